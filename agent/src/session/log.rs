@@ -204,7 +204,9 @@ impl DerefMut for Locked<'_> {
 
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
-        let unused = self.0.take().map(|mut state| take(&mut state.unused));
+        let Some(mut state) = self.0.take().filter(|state| !state.unused.is_empty()) else { return };
+        let unused = take(&mut state.unused);
+        drop(state);
         drop(unused);
     }
 }
@@ -246,10 +248,9 @@ impl LogState {
             self.count_waiting(view);
             return Ok(());
         }
-        let session = view.is_below.then(|| view.id().to_owned());
-        let line = Line { session, record };
-        let queued = self.queue.is_some().then(|| line.clone());
-        let gone = self.fold.fold(line)?;
+        let session = view.is_below.then(|| view.id());
+        let queued = self.queue.is_some().then(|| Line { session: session.map(str::to_owned), record: record.clone() });
+        let gone = self.fold.fold(session, record)?;
         if let (Some(queue), Some(line)) = (&mut self.queue, queued) {
             queue.push(line);
         }
@@ -272,6 +273,9 @@ impl LogState {
 
     /// Keeps the last state of sessions that the fold has forgotten, for their handles.
     fn forget(&mut self, gone: Vec<Conversation>) {
+        if gone.is_empty() && self.gone.is_empty() {
+            return;
+        }
         for session in gone {
             if let Some((view, local)) = self.below.remove(&session.id) {
                 self.gone.push(Gone { view, session, local });
@@ -339,7 +343,7 @@ impl LogState {
         {
             let line = Line { session, record: Record::Over { run, returned: false } };
             let queued = self.queue.is_some().then(|| line.clone());
-            if let Ok(gone) = self.fold.fold(line) {
+            if let Ok(gone) = self.fold.fold(line.session.as_deref(), line.record) {
                 self.forget(gone);
                 self.queue.iter_mut().for_each(|queue| queue.extend(queued.clone()));
             }
@@ -363,9 +367,10 @@ impl Local {
 }
 
 /// The ids of questions, and of sessions below, begin with the id of the session.
-const fn needs_id(record: &Record) -> bool {
-    matches!(
-        record,
-        Record::Below { .. } | Record::Call { fact: Fact::Asked(_) | Fact::Needed { .. } | Fact::Unfit(_), .. }
-    )
+fn needs_id(record: &Record) -> bool {
+    match record {
+        Record::Below { .. } => true,
+        Record::Call { fact, .. } => matches!(**fact, Fact::Asked(_) | Fact::Needed { .. } | Fact::Unfit(_)),
+        _ => false,
+    }
 }

@@ -182,7 +182,7 @@ pub(crate) enum Record {
     /// Messages behind the results of an open turn.
     Injected { turn: u64, messages: Vec<Arc<Message>> },
     /// A fact about a call of an open turn.
-    Call { turn: u64, call: usize, fact: Fact },
+    Call { turn: u64, call: usize, fact: Box<Fact> },
     /// The turn ends: its messages enter the history.
     Placed { turn: u64 },
     /// The run would end with the last message of a turn that is in the history.

@@ -105,7 +105,7 @@ impl LiveTurn {
     }
 
     fn push_fact(&self, state: &mut LogState, call: usize, fact: Fact) -> bool {
-        self.push(state, Record::Call { turn: self.number, call, fact })
+        self.push(state, Record::Call { turn: self.number, call, fact: Box::new(fact) })
     }
 
     /// Notes a fact about a call, unless the turn has ended.

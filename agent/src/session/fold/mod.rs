@@ -181,20 +181,20 @@ impl Conversation {
     ///
     /// Returns an error, and changes nothing, if the record does not fit.
     pub(crate) fn apply(&mut self, line: impl Into<Line>) -> Result<(), Fault> {
-        self.fold(line.into()).map(drop)
+        let Line { session, record } = line.into();
+        self.fold(session.as_deref(), record).map(drop)
     }
 
     /// Changes the session as [`apply`](Self::apply) does. Returns the sessions below calls that are no longer open.
-    pub(crate) fn fold(&mut self, line: Line) -> Result<Vec<Self>, Fault> {
-        let Line { session, record } = line;
+    pub(crate) fn fold(&mut self, session: Option<&str>, record: Record) -> Result<Vec<Self>, Fault> {
         match (session, record) {
             (None, Record::Session(whole)) => *self = whole.checked()?,
             (session, Record::Below { turn, call, id, first }) => {
-                self.begin_below(session.as_deref(), turn, call, id, first)?;
+                self.begin_below(session, turn, call, id, first)?;
             }
             (None, record) => self.change(record)?,
             (Some(id), record) => {
-                let below = self.below.get_mut(&id).ok_or_else(|| format!("there is no session `{id}`"))?;
+                let below = self.below.get_mut(id).ok_or_else(|| format!("there is no session `{id}`"))?;
                 below.change(record)?;
             }
         }
@@ -219,7 +219,7 @@ impl Conversation {
             Record::Turn { run, turn, response, unanswered } => self.respond(run, turn, response, unanswered),
             Record::Resolved { turn } => self.turn(turn).map(|open| open.is_resolved = true),
             Record::Injected { turn, messages } => self.inject(turn, messages),
-            Record::Call { turn, call, fact } => self.note(turn, call, fact),
+            Record::Call { turn, call, fact } => self.note(turn, call, *fact),
             Record::Placed { turn } => self.end_turn(turn),
             Record::Ends { run, turn } => self.hold(run, turn),
             Record::Answered { id, answer } => self.answer(&id, answer),

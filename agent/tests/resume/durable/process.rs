@@ -130,7 +130,8 @@ impl Store for Process {
             let bytes = append.parts.iter().map(|part| part.len()).sum();
             self.bytes.fetch_add(bytes, Ordering::SeqCst);
             if !append.replaces {
-                let lines = append.parts.iter().map(|part| 1 + part.iter().filter(|byte| **byte == b'\n').count()).sum();
+                let lines =
+                    append.parts.iter().map(|part| 1 + part.iter().filter(|byte| **byte == b'\n').count()).sum();
                 self.added[0].fetch_add(bytes, Ordering::SeqCst);
                 self.added[1].fetch_add(lines, Ordering::SeqCst);
             }

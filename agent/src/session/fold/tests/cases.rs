@@ -28,7 +28,7 @@ fn responds(run: u32, turn: u64, response: std::sync::Arc<Message>) -> Record {
 }
 
 fn fact(turn: u64, fact: Fact) -> Record {
-    Record::Call { turn, call: 0, fact }
+    Record::Call { turn, call: 0, fact: fact.into() }
 }
 
 fn settled(content: &str) -> Fact {

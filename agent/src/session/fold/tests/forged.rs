@@ -67,7 +67,7 @@ fn record(rng: &mut Rng) -> Record {
         }
         14 => Record::Resolved { turn },
         15 => Record::Injected { turn, messages: messages(rng) },
-        16 | 17 => Record::Call { turn, call, fact: fact(rng) },
+        16 | 17 => Record::Call { turn, call, fact: fact(rng).into() },
         18 => Record::Placed { turn },
         19 => Record::Answered { id: format!("q{n}"), answer: Answer::from(json!(n)) },
         20 => Record::Sent { number: n, id: Uuid::from_u64_pair(0, n), sent: Input::Steer(message(rng)) },

@@ -288,7 +288,7 @@ impl Sim {
 
     fn settle(&mut self, turn: u64, call: usize, text: &str) {
         let settled = SettledAs { content: text.into(), ..SettledAs::default() };
-        self.push(Record::Call { turn, call, fact: Fact::Settled(Box::new(settled)) });
+        self.push(Record::Call { turn, call, fact: Fact::Settled(Box::new(settled)).into() });
     }
 
     fn answer(&mut self) {
@@ -316,18 +316,21 @@ impl Sim {
                 let turn = open.number;
                 if of.result.is_some() {
                     let fact = if open.is_ended { settled() } else { Fact::Begun { called: true } };
-                    assert!(fold.apply(Record::Call { turn, call, fact }).is_err(), "it has settled");
+                    assert!(fold.apply(Record::Call { turn, call, fact: fact.into() }).is_err(), "it has settled");
                 } else if of.questions.iter().any(|question| question.state == QuestionState::Needed) {
                     // A23
                     let fact = Fact::Begun { called: true };
-                    assert!(fold.apply(Record::Call { turn, call, fact }).is_err(), "it was not asked again");
+                    assert!(
+                        fold.apply(Record::Call { turn, call, fact: fact.into() }).is_err(),
+                        "it was not asked again"
+                    );
                 }
             }
         }
         let message = || response("forged", []);
         let record = match self.rng.below(13) {
             0 => Record::Placed { turn },
-            1 => Record::Call { turn, call, fact: settled() },
+            1 => Record::Call { turn, call, fact: settled().into() },
             2 => Record::Asks { run, turn, at: 0 },
             3 => Record::Rewritten { run, at: call, removed: self.rng.below(6), add: Vec::new() },
             4 => Record::Taken { run, numbers: vec![turn], messages: None },
@@ -342,7 +345,7 @@ impl Sim {
             9 => Record::Injected { turn, messages: vec![user("forged")] },
             10 => Record::Replaced { run, message: message(), withheld: false },
             11 => Record::NotReturned { run },
-            _ => Record::Call { turn, call, fact: Fact::Begun { called: true } },
+            _ => Record::Call { turn, call, fact: Fact::Begun { called: true }.into() },
         };
         match fold.apply(record.clone()) {
             Err(_) => assert_eq!(fold, self.log.fold, "{record:?}"),
@@ -666,7 +669,7 @@ impl Sim {
         }
         let call = open[self.rng.below(open.len())];
         let (of, asked) = (self.call(turn, call), self.asked(turn, call));
-        let fact = |fact| Record::Call { turn, call, fact };
+        let fact = |fact: Fact| Record::Call { turn, call, fact: fact.into() };
         if self.rng.chance(5) {
             return self.inject(run, turn);
         }
@@ -706,7 +709,7 @@ impl Sim {
         assert!(is_of_edit || answer.value == json!(format!("for {id}")), "the answer to another question");
         assert!(id.starts_with(&format!("{key}/")), "the answer serves another call");
         self.count("used");
-        let fact = |fact| Record::Call { turn, call, fact };
+        let fact = |fact: Fact| Record::Call { turn, call, fact: fact.into() };
         match self.rng.below(10) {
             0 => {
                 // It does not fit: the question is open again.
@@ -732,7 +735,7 @@ impl Sim {
     }
 
     fn execute(&mut self, turn: u64, call: usize, asked: &ToolCall) {
-        let fact = |fact| Record::Call { turn, call, fact };
+        let fact = |fact: Fact| Record::Call { turn, call, fact: fact.into() };
         self.push(fact(Fact::Begun { called: true }));
         self.log.commit();
         // The effect.
@@ -832,7 +835,7 @@ impl Sim {
             (None, Some(open), _) => match open.calls.iter().position(|call| call.result.is_none()) {
                 Some(call) if self.rng.chance(80) => {
                     let settled = SettledAs { content: text.into(), ..SettledAs::default() };
-                    Record::Call { turn: open.number, call, fact: Fact::Settled(Box::new(settled)) }
+                    Record::Call { turn: open.number, call, fact: Fact::Settled(Box::new(settled)).into() }
                 }
                 _ if open.is_ended => Record::Left { run, answered: false },
                 _ => Record::Placed { turn: open.number },
