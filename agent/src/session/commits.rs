@@ -1,8 +1,8 @@
 //! The commits of an agent's run whose session is kept by a store (A24 to A27).
 //!
 //! A run claims its session before it reads it, and goes on only after these commits: its input, or the beginning of
-//! another attempt; each response, before its calls; each call, before its function is called, and when it has a result;
-//! the end of each turn; the end of the run. The commit that ends the run releases the claim. If the run ends without it,
+//! another attempt; each response, before its calls; each call, before its function is called; each result, the last one
+//! with the end of its turn; the end of the run. The commit that ends the run releases the claim. If the run ends without it,
 //! a listener of `finish` releases the claim, so a caller that waits for the run, and a shutdown, wait for this too.
 
 use std::sync::atomic::Ordering;

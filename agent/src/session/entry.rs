@@ -375,8 +375,9 @@ impl Session {
     /// # When it is stored
     ///
     /// A run claims the session before it reads it, and goes on only after these commits: its input, or the beginning
-    /// of another attempt; a response, before the gates and the calls; a call that begins; the result of a call; the
-    /// questions of an interrupt; the end of a turn; the answer. A commit has all changes since the last one, so the
+    /// of another attempt; a response, before the gates and the calls; a call that begins; the result of a call, the last
+    /// one with the end of its turn; the questions of an interrupt; the answer. A commit has all records since the last
+    /// one, so the
     /// stored session is the one that the handle holds, also after a run that was aborted or dropped. The commit that
     /// ends a run releases the claim, and `shutdown` waits for it. A run that loses its claim is aborted. If a commit
     /// fails, the run fails, the call that it was about stays open, and nothing of it is executed. A run that ends

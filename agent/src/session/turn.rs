@@ -447,6 +447,12 @@ impl TurnHandle<'_> {
         self.resumed.is_some()
     }
 
+    /// Returns `true` if all calls have results.
+    pub(crate) fn is_over(&self) -> bool {
+        let state = self.calls.lock();
+        self.calls.find(state.session(self.calls.view())).is_none_or(OpenTurn::is_over)
+    }
+
     /// Sets the result of the call at this position, and replaces an earlier result. From now on, the function of the
     /// call's tool is not called.
     pub(crate) fn settle(&self, position: usize, settled: &CallResult, answer: &ToolResult) {

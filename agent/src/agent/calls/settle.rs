@@ -135,7 +135,10 @@ pub(super) fn settle<'a>(
             // The interjection has set the result.
             Outcome::Interjected(_) | Outcome::Stopped(..) | Outcome::NotExecuted => {}
         }
-        if let (Outcome::Result(_), Some(commit)) = (&how, agent.commit())
+        // The last result of a turn is stored with the end of the turn.
+        if let Outcome::Result(_) = &how
+            && !turn.is_over()
+            && let Some(commit) = agent.commit()
             && let Err(error) = commit.await
             && let Outcome::Result(result) = how
         {
