@@ -241,6 +241,7 @@ impl LogState {
         }
         self.undone += u32::from(matches!(record, Record::Again { .. }));
         if view.is_below
+            && !self.fold.below.contains_key(view.id())
             && let Some(gone) = self.gone.iter_mut().find(|gone| gone.session.id == view.id())
         {
             // It is no part of the entry any more.
@@ -313,9 +314,8 @@ impl LogState {
         self.epoch += 1;
         let before = std::mem::replace(&mut self.fold, fold);
         self.take_queue();
-        let forgotten = before.below.into_iter().filter(|(id, _)| !self.fold.below.contains_key(id));
-        let forgotten = forgotten.map(|(_, session)| session).collect();
-        self.forget(forgotten);
+        // Their states, and the runs that use them, are those of before.
+        self.forget(before.below.into_values().collect());
         self.end_dead(root);
         self.count_waiting(root);
     }

@@ -187,18 +187,33 @@ impl Conversation {
 
     /// Changes the session as [`apply`](Self::apply) does. Returns the sessions below calls that are no longer open.
     pub(crate) fn fold(&mut self, session: Option<&str>, record: Record) -> Result<Vec<Self>, Fault> {
-        match (session, record) {
-            (None, Record::Session(whole)) => *self = whole.checked()?,
+        let closes = match (session, record) {
+            (None, Record::Session(whole)) => {
+                *self = whole.checked()?;
+                false
+            }
             (session, Record::Below { turn, call, id, first }) => {
                 self.begin_below(session, turn, call, id, first)?;
+                false
             }
-            (None, record) => self.change(record)?,
+            (None, record) if self.below.is_empty() => {
+                self.change(record)?;
+                false
+            }
+            (None, record) => self.closes(record)?,
             (Some(id), record) => {
                 let below = self.below.get_mut(id).ok_or_else(|| format!("there is no session `{id}`"))?;
-                below.change(record)?;
+                below.closes(record)?
             }
-        }
-        Ok(self.forget_below())
+        };
+        Ok(if closes { self.forget_below() } else { Vec::new() })
+    }
+
+    /// Applies a record about this session. Returns `true` if it has closed a call that has sessions below: most do not.
+    fn closes(&mut self, record: Record) -> Result<bool, Fault> {
+        let sessions = self.sessions_of_calls().count();
+        self.change(record)?;
+        Ok(sessions > self.sessions_of_calls().count())
     }
 
     /// Applies a record about this session.
