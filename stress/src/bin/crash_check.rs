@@ -58,9 +58,9 @@ struct Log {
     /// The first key of each effect.
     keys: BTreeMap<String, String>,
     calls: BTreeMap<String, usize>,
-    /// The places of the calls that were made.
-    called: BTreeSet<String>,
-    /// The places of the calls that were stored as begun, and not made, when a process was killed.
+    /// The places of the calls that the last commit says have begun, and that were not made yet.
+    begins: BTreeSet<String>,
+    /// The places of the calls before which a process was killed, directly after they were stored as begun.
     uncalled: BTreeSet<String>,
     models: usize,
     kills: usize,
@@ -81,12 +81,14 @@ impl Log {
 
     fn line(&mut self, line: &[&str]) {
         match *line {
-            ["asks"] => self.check(!self.has_stored("input order"), "a stored input was lost"),
-            ["resumes"] => self.check(!self.has_stored("end"), "a run that had ended was resumed"),
             ["model", name, turn] => self.model(name, turn),
             ["call", effect, key] => self.call(effect, key),
             ["found", ref commits @ ..] => self.stored.extend(commits.iter().map(|commit| (*commit).to_owned())),
-            ["before", ref commits @ ..] => commits.iter().for_each(|commit| self.before(commit)),
+            ["before", ref commits @ ..] => {
+                let begun = commits.iter().filter_map(|commit| commit.strip_prefix("began "));
+                self.begins = begun.map(str::to_owned).collect();
+                commits.iter().for_each(|commit| self.before(commit));
+            }
             ["after", ref commits @ ..] => commits.iter().for_each(|commit| self.after(commit)),
             _ => {}
         }
@@ -100,6 +102,7 @@ impl Log {
             session.is_some_and(|session| session == ID && name == "main" || session.ends_with(&format!("/{name}")))
         };
         self.check(self.has_stored("input order"), "the model was called before the input was stored");
+        self.check(!self.has_stored("end"), "the model was called after the run had ended");
         self.check(
             !self.stored.iter().any(is_response),
             format!("{name} was asked again for the stored response {turn}"),
@@ -108,6 +111,7 @@ impl Log {
 
     fn call(&mut self, effect: &str, key: &str) {
         self.phase = 2;
+        self.check(!self.has_stored("end"), format!("{effect} was called after the run had ended"));
         let place = key.rsplit_once('/').map_or(key, |(place, _)| place);
         self.check(
             self.has_stored(&format!("began {place}")),
@@ -117,7 +121,7 @@ impl Log {
             !self.has_stored(&format!("settled {place}")),
             format!("{effect} was called after its result was stored"),
         );
-        self.called.insert(place.to_owned());
+        self.begins.remove(place);
         let is_approved = !effect.starts_with("transfer") || self.has_stored(&format!("answer {place}"));
         self.check(is_approved, format!("{effect} was called before it was approved"));
         let first = self.keys.entry(effect.to_owned()).or_insert_with(|| key.to_owned()).clone();
@@ -129,8 +133,8 @@ impl Log {
     }
 
     fn before(&mut self, commit: &str) {
-        // A call may begin again after its approval.
-        let may_repeat = ["claim", "release", "other", "began", "effect", "asking"].contains(&kind(commit));
+        // A call may begin again after its approval. A process that finds nothing to do claims the session for that.
+        let may_repeat = ["claim", "release", "other", "began", "effect", "asking", "end"].contains(&kind(commit));
         self.check(may_repeat || !self.has_stored(commit), format!("`{commit}` had to be stored again"));
     }
 
@@ -149,11 +153,7 @@ impl Log {
     fn killed(&mut self, at: &str, last: &[String], kills: &mut Kills) {
         self.kills += 1;
         kills.by_phase[self.phase] += 1;
-        let begun = self.stored.iter().filter_map(|commit| commit.strip_prefix("began "));
-        // The call of the sub-agent has no effect itself.
-        let is_agent = |place: &str| self.stored.iter().any(|commit| commit.contains(&format!(" {place}/helper")));
-        let uncalled = begun.filter(|place| !self.called.contains(*place) && !is_agent(place));
-        self.uncalled.extend(uncalled.map(str::to_owned).collect::<Vec<_>>());
+        self.uncalled.append(&mut self.begins);
         if let ([when, commits @ ..], "at a point") = (last, at) {
             kills.points.extend(commits.iter().map(|commit| format!("{when} {}", kind(commit))));
         }
@@ -180,7 +180,8 @@ fn read_log(path: &Path, kills: &mut Kills) -> Checked<Log> {
     let mut log = Log::default();
     let mut last = Vec::<String>::new();
     for line in fs::read_to_string(path)?.lines() {
-        let line: Vec<String> = serde_json::from_str(line)?;
+        // A process that was killed inside of a line has left a part of it.
+        let Ok(line) = serde_json::from_str::<Vec<String>>(line) else { continue };
         let words: Vec<_> = line.iter().map(String::as_str).collect();
         match *words {
             ["killed", at] => log.killed(at, &last, kills),

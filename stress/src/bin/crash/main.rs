@@ -7,7 +7,8 @@
 //! ```
 //!
 //! Each run of the agent is a process that gets SIGKILL up to three times, at a random moment or at a point: before or
-//! after a commit, or before or after an effect. Other processes go on with the session, until the agent has answered.
+//! after a commit, or before or after an effect. Other processes go on with the session, the last two of them at the same
+//! time, until the agent has answered.
 //! Then `crash_check`, a program without code of this library, reads the database, the effects and the logs of the
 //! points. With `--all-points`, a run is also killed at each of the points. With `--swallow KIND`, the store says that a
 //! commit of this kind is stored, and does not store it (`input`, `response`, `began`, `settled`, `question`, `answer`
@@ -74,33 +75,51 @@ enum Kill {
 fn run(folder: &Path, options: &Options, kills: &[Kill]) -> Result<usize, Box<dyn Error>> {
     fs::create_dir(folder)?;
     for (number, kill) in kills.iter().enumerate() {
-        if start(folder, options, Some(*kill))? {
+        if start(folder, options, *kill)? {
             return Ok(number);
         }
         let mut log = OpenOptions::new().append(true).create(true).open(folder.join("log"))?;
         let at = if matches!(kill, Kill::Point(_)) { "at a point" } else { "at a moment" };
-        writeln!(log, "{}", serde_json::json!(["killed", at]))?;
+        // The process may have been killed inside of a line.
+        writeln!(log, "\n{}", serde_json::json!(["killed", at]))?;
     }
-    if start(folder, options, None)? { Ok(kills.len()) } else { Err("a process was killed by another program".into()) }
+    // One of them works, and the other waits.
+    let both = [child(folder, options, None)?, child(folder, options, None)?];
+    for mut child in both {
+        if !has_ended(&mut child, folder)? {
+            return Err("a process was killed by another program".into());
+        }
+    }
+    Ok(kills.len())
 }
 
-/// Runs one process. Returns `false` if it was killed.
-fn start(folder: &Path, options: &Options, kill: Option<Kill>) -> Result<bool, Box<dyn Error>> {
+/// Starts a process, which may stop at a point.
+fn child(folder: &Path, options: &Options, kill: Option<Kill>) -> io::Result<Child> {
     let mut command = Command::new(std::env::current_exe()?);
     command.arg("--child").arg(folder).stdout(Stdio::piped());
     options.swallowed.iter().for_each(|kind| _ = command.args(["--swallow", kind]));
     if let Some(Kill::Point(point)) = kill {
         command.args(["--stop", &point.to_string()]);
     }
-    let mut child = command.spawn()?;
+    command.spawn()
+}
+
+/// Runs one process. Returns `false` if it was killed.
+fn start(folder: &Path, options: &Options, kill: Kill) -> Result<bool, Box<dyn Error>> {
+    let mut child = child(folder, options, Some(kill))?;
     match kill {
-        Some(Kill::Moment(moment)) => {
+        Kill::Moment(moment) => {
             std::thread::sleep(moment);
             child.kill()?;
         }
-        _ if is_at_a_point(&mut child)? => child.kill()?,
-        _ => {}
+        Kill::Point(_) if is_at_a_point(&mut child)? => child.kill()?,
+        Kill::Point(_) => {}
     }
+    has_ended(&mut child, folder)
+}
+
+/// Waits for the end of a process. Returns `false` if it was killed.
+fn has_ended(child: &mut Child, folder: &Path) -> Result<bool, Box<dyn Error>> {
     match child.wait()?.code() {
         None => Ok(false),
         Some(0) => Ok(true),

@@ -128,10 +128,12 @@ pub(crate) async fn live(folder: &Path, stop: Option<usize>, swallowed: Option<S
             return Ok(());
         }
         let session = Session::open(&store, ID).lease(Lease::new().time(LEASE)).await?;
-        match go_on(&agent, &session, &log).await {
+        match go_on(&agent, &session).await {
             Err(error) if error.is_interrupted() => {}
             Err(error) => match error.find::<StoreError>() {
                 Some(StoreError::Held { holder, .. }) => wait_for(holder).await,
+                // Another process has ended the run meanwhile.
+                None if store.list(&Filter::unfinished()).await?.is_empty() => return Ok(()),
                 _ => return Err(error),
             },
             Ok(()) => return Ok(()),
@@ -139,18 +141,18 @@ pub(crate) async fn live(folder: &Path, stop: Option<usize>, swallowed: Option<S
     }
 }
 
-async fn go_on(agent: &Agent, session: &Session, log: &Log) -> Result<()> {
+async fn go_on(agent: &Agent, session: &Session) -> Result<()> {
     for question in session.questions() {
         match session.answer(&question.id, Decision::Approve).await {
             Err(AnswerError::NotStored { error, .. }) => return Err(Error::from(error)),
+            // Another process was first.
+            Err(AnswerError::Answered { .. } | AnswerError::Unknown { .. }) => {}
             answered => answered?,
         }
     }
     if session.history().messages().is_empty() {
-        log.add(&["asks"]);
-        agent.ask("Work.").session(session).await?;
+        agent.ask("Work.").session(session).once("work").await?;
     } else {
-        log.add(&["resumes"]);
         agent.resume(session).await?;
     }
     Ok(())
