@@ -35,6 +35,12 @@ pub mod steering {
     pub use crate::session::SendError;
 }
 
+/// Sessions at earlier points ([`Session::at`](crate::Session::at)), and sessions that are made of them
+/// ([`Session::fork`](crate::Session::fork)).
+pub mod past {
+    pub use crate::session::past::{Origin, Past, PastError, Point, TurnInfo};
+}
+
 /// Streamed replies: stages that may await, the events of the tool calls in a reply, one argument of a call while the
 /// model writes it, and a reader of JSON that arrives in pieces.
 pub mod reply {

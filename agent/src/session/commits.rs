@@ -29,16 +29,17 @@ impl LoopState {
         }))
     }
 
-    /// Stores all changes so far. Returns `None` if no store keeps the session.
+    /// Stores all changes so far. Returns `None` if no store keeps the session. A session that keeps its records in memory
+    /// notes the states of middlewares.
     pub(crate) fn commit(&self) -> Option<BoxFuture<'_, Result<()>>> {
-        let entry = self.session.entry()?;
+        let Some(entry) = self.session.entry() else { return self.session.note_states() };
         Some(Box::pin(entry.commit()))
     }
 
     /// Stores the answer that the run returns, and releases the claim. Returns `None` if no store keeps the session. Until
     /// the commit has returned, the run holds its answer.
     pub(crate) fn commit_answer(&self) -> Option<BoxFuture<'_, Result<()>>> {
-        let entry = self.session.entry()?;
+        let Some(entry) = self.session.entry() else { return self.session.note_states() };
         Some(Box::pin(async move {
             let stored = if self.session.own_entry().is_some() {
                 let claim = self.claim.lock().take();

@@ -8,6 +8,7 @@
 //!    read again before a run, or an answer, changes it. Inputs that were not stored yet come behind.
 
 use std::future::IntoFuture;
+use std::mem::take;
 use std::num::NonZeroU64;
 use std::sync::{Arc, Weak};
 
@@ -28,7 +29,9 @@ use crate::message::arguments::storing;
 use crate::session::Session;
 use crate::session::fold::Conversation;
 use crate::session::fold::runs::Run;
+use crate::session::fold::search::Search;
 use crate::session::log::Log;
+use crate::session::past::{PastError, Point};
 use crate::session::record::{Line, Record};
 
 /// The kind of the entries of sessions.
@@ -42,6 +45,14 @@ pub(crate) struct SessionEntry {
     journal: Journal,
     log: Weak<Log>,
     known: Mutex<Known>,
+    kept: Kept,
+}
+
+/// Where a session is kept, and how.
+#[derive(Clone, Debug)]
+struct Kept {
+    store: Arc<dyn Store>,
+    lease: Lease,
 }
 
 /// What is known about the stored session.
@@ -56,6 +67,8 @@ struct Known {
     has_new: bool,
     /// The number of runs that are about to use the session.
     claiming: usize,
+    /// `true` if no record of a new session was handed over.
+    is_new: bool,
 }
 
 /// The part of a head that depends on the session.
@@ -74,13 +87,13 @@ impl Listed {
 
 impl SessionEntry {
     /// Returns the session that a store keeps under an id, or a new one.
-    async fn open(store: Arc<dyn Store>, id: String, lease: Lease) -> emitree_runtime::Result<Session> {
+    async fn open(kept: Kept, id: String) -> emitree_runtime::Result<Session> {
         check_id(&id)?;
-        let store_id = store.store_id();
+        let store_id = kept.store.store_id();
         if let Some(session) = OPEN.get(store_id, &id).and_then(|entry| entry.session()) {
             return Ok(session);
         }
-        let found = store.load(&id).await?;
+        let found = kept.store.load(&id).await?;
         let session = match &found {
             // The session of a step of a job has the step's key.
             Some(entry) => Session::of_fold(fold_of(entry)?).map_err(|fault| StoreError::damaged(&id, fault))?,
@@ -88,31 +101,34 @@ impl SessionEntry {
         };
         let bytes = found.iter().flat_map(|entry| &entry.parts).map(Bytes::len).sum();
         let head = found.map_or_else(|| EntryHead::new(&*id, KIND), |entry| entry.head);
-        Ok(Self::keep(session, store, head, bytes, lease))
+        Ok(Self::keep(session, kept, head, bytes))
     }
 
     /// Returns the session of an agent in a step of a job. It is read when a run claims it.
     pub(crate) fn below_job(key: &RunKey, job: &JobStore) -> Session {
-        let (store, lease) = (Arc::clone(job.store()), job.lease().clone());
-        if let Some(session) = OPEN.get(store.store_id(), key.as_str()).and_then(|entry| entry.session()) {
+        let kept = Kept { store: Arc::clone(job.store()), lease: job.lease().clone() };
+        if let Some(session) = OPEN.get(kept.store.store_id(), key.as_str()).and_then(|entry| entry.session()) {
             return session;
         }
         let (session, head) = (Session::with_key(key), EntryHead::new(key.as_str(), KIND));
-        Self::keep(session, store, head, 0, lease)
+        Self::keep(session, kept, head, 0)
     }
 
     /// Lets a store keep a session, unless another task has opened it meanwhile. Returns the session.
-    fn keep(session: Session, store: Arc<dyn Store>, head: EntryHead, bytes: usize, lease: Lease) -> Session {
-        let (store_id, id) = (store.store_id(), head.id.clone());
+    fn keep(session: Session, kept: Kept, head: EntryHead, bytes: usize) -> Session {
+        let (store_id, id) = (kept.store.store_id(), head.id.clone());
         // A session that no run has begun to use has nothing to go on with.
         let ended = if head.revision == Revision::NONE { EntryStatus::Ended } else { head.status };
         let handed = (Vec::new(), head.revision);
-        let known = Mutex::new(Known { handed, listed: Listed::of(&head), ended, has_new: false, claiming: 0 });
+        let is_new = session.read(Conversation::is_new);
+        let listed = Listed::of(&head);
+        let known = Mutex::new(Known { handed, listed, ended, has_new: false, claiming: 0, is_new });
         let log = Arc::downgrade(&session.log);
         let entry = Arc::new_cyclic(|this: &Weak<Self>| Self {
-            journal: Journal::new(store, head, bytes, lease, this.clone()),
+            journal: Journal::new(Arc::clone(&kept.store), head, bytes, kept.lease.clone(), this.clone()),
             log,
             known,
+            kept,
         });
         let open = OPEN.insert_or_get(store_id, &id, Arc::clone(&entry));
         match open.session() {
@@ -120,6 +136,50 @@ impl SessionEntry {
             None => session,
         }
         .kept_by(open)
+    }
+
+    /// Returns `true` if the store has the session.
+    pub(super) fn is_stored(&self) -> bool {
+        self.journal.revision() != Revision::NONE
+    }
+
+    /// Returns `true` if the store has no entry with this id.
+    pub(super) async fn is_free(&self, id: &str) -> Result<bool, StoreError> {
+        let store = &self.kept.store;
+        Ok(OPEN.get(store.store_id(), id).is_none() && store.load(id).await?.is_none())
+    }
+
+    /// Returns the stored session at a point.
+    pub(super) async fn search(&self, point: Point) -> Result<Conversation, PastError> {
+        let id = self.journal.id();
+        let mut search = Search::new(point, Conversation::new(id));
+        let Some(entry) = self.kept.store.load(id).await? else { return search.end() };
+        for text in texts_of(&entry)? {
+            for line in text.lines() {
+                Line::read(line)
+                    .and_then(|line| search.fold_line(line))
+                    .map_err(|fault| StoreError::damaged(id, fault))?;
+            }
+        }
+        search.end()
+    }
+
+    /// Stores another session in the same store.
+    pub(super) async fn fork(&self, fork: Session) -> Result<Session, PastError> {
+        let id = fork.id().to_owned();
+        drop(Self::keep(fork.clone(), self.kept.clone(), EntryHead::new(&*id, KIND), 0));
+        // Another task, or another process, may be faster.
+        let Some(entry) = fork.log.entry() else { return Err(PastError::Exists { id }) };
+        match entry.journal.commit().await {
+            Ok(_) => Ok(fork),
+            Err(StoreError::Conflict { .. }) => Err(PastError::Exists { id }),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Returns the first record of a new session.
+    fn empty(&self) -> Line {
+        Record::Session(Box::new(Conversation::new(self.journal.id()))).into()
     }
 
     fn session(&self) -> Option<Session> {
@@ -200,15 +260,20 @@ fn fold_of(entry: &Entry) -> Result<Conversation, StoreError> {
         let problem = format!("it is a `{kind}`, and not a `{KIND}`");
         return Err(StoreError::Invalid { id: id.clone(), problem });
     }
-    let parts = joined_parts(entry)?;
-    let texts = parts.iter().map(|part| std::str::from_utf8(part).map_err(|fault| fault.to_string()));
-    let texts: Vec<_> = texts.collect::<Result<_, _>>().map_err(|fault| StoreError::damaged(id, fault))?;
+    let texts = texts_of(entry)?;
     let fold = Conversation::read(texts.iter().flat_map(|text| text.lines()));
     let fold = fold.map_err(|fault| StoreError::damaged(id, fault))?;
     if fold.id == *id {
         return Ok(fold);
     }
     Err(StoreError::damaged(id, format!("it has the session `{}`", fold.id)))
+}
+
+/// Returns the parts of an entry, each of which has records as lines.
+fn texts_of(entry: &Entry) -> Result<Vec<String>, StoreError> {
+    let text = |part: Bytes| String::from_utf8(part.into()).map_err(|fault| fault.to_string());
+    let texts = joined_parts(entry)?.into_iter().map(text).collect::<Result<_, _>>();
+    texts.map_err(|fault| StoreError::damaged(&entry.head.id, fault))
 }
 
 /// Returns the JSON of records, as lines.
@@ -295,12 +360,14 @@ impl Journaled for SessionEntry {
             return Ok(None);
         }
         known.listed = listed.clone();
-        let lines = match &snapshot {
-            Some(snapshot) => std::slice::from_ref(snapshot),
-            None => &queue[..],
+        let lines = match snapshot {
+            // All points of a new session can be read.
+            Some(_) if take(&mut known.is_new) => [self.empty()].into_iter().chain(queue).collect(),
+            Some(snapshot) => vec![snapshot],
+            None => queue,
         };
         let parts =
-            if lines.is_empty() { Vec::new() } else { vec![lines_of(lines).map_err(|error| failed(error.into()))?] };
+            if lines.is_empty() { Vec::new() } else { vec![lines_of(&lines).map_err(|error| failed(error.into()))?] };
         let Listed { status, questions, meta } = listed;
         Ok(Some(Change { status, questions, meta, parts }))
     }
@@ -313,7 +380,7 @@ impl Journaled for SessionEntry {
         let stored = {
             let state = &mut *log.lock();
             let (handed, before) = &mut known.handed;
-            let mut inputs = std::mem::take(handed);
+            let mut inputs = take(handed);
             if *before != self.journal.revision() {
                 inputs.clear();
             }
@@ -321,6 +388,7 @@ impl Journaled for SessionEntry {
             inputs.extend(
                 unstored.filter(|line| line.session.is_none() && line.record.is_input()).map(|line| line.record),
             );
+            known.is_new = false;
             state.reload(root, fold);
             let has_new = state.push_again(root, inputs);
             known.has_new = has_new;
@@ -395,7 +463,7 @@ impl Session {
     /// if another process has the session, or has changed it, the message stays in the handle, and so do a
     /// [pause](Self::pause) and the values of [`set_meta`](Self::set_meta).
     pub fn open<S: Store + Clone>(store: &S, id: impl Into<String>) -> OpenSession {
-        OpenSession { store: Arc::new(store.clone()), id: id.into(), lease: Lease::new() }
+        OpenSession { kept: Kept { store: Arc::new(store.clone()), lease: Lease::new() }, id: id.into() }
     }
 
     /// Waits until all that was sent to the session, and all that has changed, is stored. Without a store, returns at
@@ -470,16 +538,15 @@ impl Session {
 #[must_use = "a session is opened when this is awaited"]
 #[derive(Debug)]
 pub struct OpenSession {
-    store: Arc<dyn Store>,
+    kept: Kept,
     id: String,
-    lease: Lease,
 }
 
 impl OpenSession {
     /// Sets for how long a process that was killed holds the session, and the name of this process. If the session is
     /// open in this process already, it keeps its lease.
     pub fn lease(mut self, lease: Lease) -> Self {
-        self.lease = lease;
+        self.kept.lease = lease;
         self
     }
 }
@@ -489,6 +556,6 @@ impl IntoFuture for OpenSession {
     type IntoFuture = BoxFuture<'static, emitree_runtime::Result<Session>>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(SessionEntry::open(self.store, self.id, self.lease))
+        Box::pin(SessionEntry::open(self.kept, self.id))
     }
 }

@@ -58,7 +58,8 @@ pub(super) struct LogState {
     gone: Vec<Gone>,
     /// Views that nobody has. Their states are dropped when the session is no longer locked.
     unused: Vec<Arc<View>>,
-    /// The records that no store has yet. `None` without a store.
+    /// The records that no store has yet, or all records of a session that keeps them in memory. `None` for any other
+    /// session.
     queue: Option<Vec<Line>>,
 }
 
@@ -296,6 +297,16 @@ impl LogState {
         self.count_waiting(&view);
         self.below.insert(key.to_string(), (Arc::clone(&view), Local::default()));
         Some(view)
+    }
+
+    /// Keeps all records in memory from now on, behind these.
+    pub(super) fn keep_lines(&mut self, lines: Vec<Line>) {
+        self.queue = Some(lines);
+    }
+
+    /// Returns the records that no store has yet, or those that are kept in memory.
+    pub(super) fn lines(&self) -> Option<&[Line]> {
+        self.queue.as_deref()
     }
 
     /// Returns the records that the store does not have yet.

@@ -9,6 +9,7 @@ pub(crate) mod entry;
 pub(crate) mod fold;
 pub(crate) mod keys;
 mod log;
+pub(crate) mod past;
 pub(crate) mod questions;
 pub(crate) mod record;
 pub(crate) mod run;

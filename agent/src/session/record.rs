@@ -86,6 +86,20 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for FromKey<'_, A> {
     }
 }
 
+impl Line {
+    /// Reads a line of JSON.
+    ///
+    /// # Errors
+    ///
+    /// Returns the fault, with its path.
+    pub(crate) fn read(line: &str) -> Result<Self, String> {
+        let json = &mut serde_json::Deserializer::from_str(line);
+        let read = serde_path_to_error::deserialize(&mut *json).map_err(|fault| fault.to_string())?;
+        json.end().map_err(|fault| fault.to_string())?;
+        Ok(read)
+    }
+}
+
 impl From<Record> for Line {
     fn from(record: Record) -> Self {
         Self { session: None, record }
@@ -134,9 +148,9 @@ pub(crate) enum Record {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         run: Option<u32>,
         messages: Vec<Arc<Message>>,
-        /// The number of the turn if a layer has answered instead of the model: then the last message is the answer.
+        /// The turn if a layer has answered instead of the model: then the last message is the answer.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        turn: Option<u64>,
+        turn: Option<TurnAt>,
     },
     /// A hook has replaced a part of the history.
     Rewritten {
@@ -223,6 +237,14 @@ pub(crate) enum Record {
     },
     /// Another session was made of this one.
     Forked { to: String },
+}
+
+/// The number of a turn, and the time in milliseconds since 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TurnAt {
+    pub(crate) number: u64,
+    pub(crate) at: u64,
 }
 
 /// A fact about a call.
@@ -350,6 +372,6 @@ impl Input {
 impl Record {
     /// Returns `true` for inputs: they stay if another process has changed the session, and all else is read again.
     pub(crate) const fn is_input(&self) -> bool {
-        matches!(self, Self::Sent { .. } | Self::Meta { .. } | Self::Paused { .. })
+        matches!(self, Self::Sent { .. } | Self::Meta { .. } | Self::Paused { .. } | Self::Forked { .. })
     }
 }

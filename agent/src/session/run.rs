@@ -1,10 +1,12 @@
 //! The session of one run: what the run changes, and how that is undone.
 
+use std::future::ready;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use emitree_runtime::{Error, Result, RunContext};
+use futures_core::future::BoxFuture;
 use rust_decimal::Decimal;
 use serde_json::Value;
 use uuid::Uuid;
@@ -18,7 +20,7 @@ use crate::session::fold::runs::{Once, Run};
 use crate::session::fold::turn::OpenTurn;
 use crate::session::fold::{Conversation, Waiting};
 use crate::session::log::{Live, Local, Locked, LogState, View};
-use crate::session::record::{Input, Record};
+use crate::session::record::{Input, Record, TurnAt};
 use crate::session::turn::{By, Closed, LiveTurn};
 use crate::{ChatOptions, Turn, Usage};
 
@@ -436,7 +438,7 @@ impl SessionRun {
             }
         }
         let Some(run) = self.number(state) else { return Ok(()) };
-        let turn = state.session(self.view()).turns + 1;
+        let turn = TurnAt { number: state.session(self.view()).turns + 1, at: millis_now() };
         let said = Record::Said { run: Some(run), messages: messages.clone(), turn: Some(turn) };
         if self.push_of(state, said) {
             self.add(state, messages);
@@ -476,8 +478,7 @@ impl SessionRun {
 
     /// Numbers another turn: the model is about to be asked.
     pub(crate) fn ask(&self) {
-        let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
-        let at = u64::try_from(at).unwrap_or(u64::MAX);
+        let at = millis_now();
         let state = &mut *self.lock();
         let turn = state.session(self.view()).turns + 1;
         self.push(state, self.attempt(), |run| Record::Asks { run, turn, at });
@@ -522,6 +523,13 @@ impl SessionRun {
         let (state, view) = (&mut *self.lock(), self.view());
         state.local(view)?.turns.push(Arc::clone(turn));
         (self.has_waiting() && take_interjections(state, view, turn.by())).then(|| turn.close(state))
+    }
+
+    /// Notes the states of middlewares if the session keeps its records in memory. Otherwise, returns `None`.
+    pub(crate) fn note_states(&self) -> Option<BoxFuture<'static, Result<()>>> {
+        let log = &self.session.log;
+        let keeps = log.lock().lines().is_some();
+        keeps.then(|| Box::pin(ready(log.sync_all())) as BoxFuture<'static, Result<()>>)
     }
 
     /// Returns the entry of the session, or of the session above it.
@@ -698,6 +706,12 @@ impl Drop for SessionRun {
         };
         drop(gone);
     }
+}
+
+/// Returns the time in milliseconds since 1970.
+fn millis_now() -> u64 {
+    let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+    u64::try_from(at).unwrap_or(u64::MAX)
 }
 
 /// Lets a run take a message.

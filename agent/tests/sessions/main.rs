@@ -3,6 +3,7 @@
 #[path = "../../../tests/support/journal.rs"]
 mod journal;
 mod numbers;
+mod past;
 mod sessions;
 mod steering;
 mod stored;

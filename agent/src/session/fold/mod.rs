@@ -6,6 +6,7 @@
 
 mod check;
 pub(crate) mod runs;
+pub(crate) mod search;
 mod spans;
 #[cfg(test)]
 mod tests;
@@ -23,8 +24,8 @@ use crate::Message;
 use crate::message::history::check;
 use crate::session::fold::runs::{AskedOnce, Run, valid_response};
 use crate::session::fold::spans::Span;
-use crate::session::fold::turn::TurnInfo;
-use crate::session::record::{Input, Line, Record};
+use crate::session::fold::turn::TurnRow;
+use crate::session::record::{Input, Line, Record, TurnAt};
 
 /// The format of the records.
 pub(crate) const FORMAT: u32 = 1;
@@ -57,7 +58,7 @@ pub(crate) struct Conversation {
     pub(crate) turns: u64,
     /// The last turns.
     #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
-    pub(crate) table: VecDeque<TurnInfo>,
+    pub(crate) table: VecDeque<TurnRow>,
     /// The last turn that had ended when an answer was withheld: earlier points of the session are forgotten.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) withheld: Option<u64>,
@@ -146,6 +147,11 @@ impl Conversation {
         Self { format: FORMAT, id: id.to_owned(), ..Self::default() }
     }
 
+    /// Returns `true` if the session has no records yet.
+    pub(crate) fn is_new(&self) -> bool {
+        Self { id: String::new(), ..self.clone() } == Self::new("")
+    }
+
     /// Makes a session that begins with messages, which are valid.
     pub(crate) fn of_messages(id: &str, messages: Vec<Arc<Message>>) -> Self {
         let mut session = Self::new(id);
@@ -164,9 +170,7 @@ impl Conversation {
         let mut conversation = Self::default();
         for (number, line) in lines.into_iter().enumerate() {
             let at = |fault: Fault| format!("record {number}: {fault}");
-            let json = &mut serde_json::Deserializer::from_str(line);
-            let read: Line = serde_path_to_error::deserialize(&mut *json).map_err(|fault| at(fault.to_string()))?;
-            json.end().map_err(|fault| at(fault.to_string()))?;
+            let read = Line::read(line).map_err(at)?;
             if number == 0 && !matches!(read.record, Record::Session(_)) {
                 return Err(at("it is not `session`".to_owned()));
             }
@@ -261,18 +265,18 @@ impl Conversation {
         }
     }
 
-    fn say(&mut self, run: Option<u32>, messages: Vec<Arc<Message>>, turn: Option<u64>) -> Result<(), Fault> {
+    fn say(&mut self, run: Option<u32>, messages: Vec<Arc<Message>>, turn: Option<TurnAt>) -> Result<(), Fault> {
         valid(&messages)?;
         match (run, turn) {
             (None, None) => {}
             (Some(run), None) => self.live(run)?.answer = None,
             (Some(run), Some(turn)) => {
                 valid_response(messages.last().ok_or("there is no answer")?)?;
-                self.answer_for(run, turn)?;
+                self.answer_for(run, turn, messages.len())?;
             }
             (None, Some(_)) => return Err("a layer answers in a run".to_owned()),
         }
-        self.push(messages, run, turn);
+        self.push(messages, run, turn.map(|turn| turn.number));
         Ok(())
     }
 
@@ -408,7 +412,6 @@ impl Conversation {
 
     /// Returns the session at this point as another session, with keys of its own. What waits, runs and open calls stay
     /// behind.
-    #[cfg(test)]
     pub(crate) fn fork(&self, id: &str) -> Self {
         let mut fork = self.as_if_ended();
         for run in std::mem::take(&mut fork.runs) {

@@ -11,8 +11,9 @@ use uuid::Uuid;
 use crate::message::history::check_parts;
 use crate::message::is_false;
 use crate::session::fold::spans::{Span, forget_undo, split, undo_spans};
-use crate::session::fold::turn::{OpenTurn, TurnInfo};
+use crate::session::fold::turn::{OpenTurn, TurnRow};
 use crate::session::fold::{Conversation, Fault, REMEMBERED, Waiting};
+use crate::session::record::TurnAt;
 use crate::{ChatOptions, Message, Role, Turn};
 
 /// A run that is not over, or that has left something for the next one.
@@ -338,7 +339,8 @@ impl Conversation {
     }
 
     /// A layer answers instead of the model, in a turn of its own. What the run has left open is closed.
-    pub(super) fn answer_for(&mut self, number: u32, turn: u64) -> Result<(), Fault> {
+    pub(super) fn answer_for(&mut self, number: u32, turn: TurnAt, messages: usize) -> Result<(), Fault> {
+        let TurnAt { number: turn, at } = turn;
         let next = self.turns + 1;
         let run = self.run(number)?;
         if turn != next || run.undo.is_none() {
@@ -348,7 +350,7 @@ impl Conversation {
         let open = run.open.take();
         open.iter().for_each(|open| self.close(open));
         self.stopped.take_if(|stopped| *stopped == number);
-        self.number_turn(TurnInfo { number: turn, run: number, ..TurnInfo::default() });
+        self.number_turn(TurnRow { number: turn, run: number, at, messages, ..TurnRow::default() });
         Ok(())
     }
 

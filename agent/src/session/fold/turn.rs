@@ -141,7 +141,7 @@ pub(crate) struct Question {
 /// A turn in the table of the last turns.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct TurnInfo {
+pub(crate) struct TurnRow {
     pub(crate) number: u64,
     pub(crate) run: u32,
     /// The time at which the model was asked, in milliseconds since 1970.
@@ -190,12 +190,12 @@ impl Conversation {
         }
         (live.asks, live.answer) = (Some(turn), None);
         live.counts.number = live.counts.number.saturating_add(1);
-        self.number_turn(TurnInfo { number: turn, run, at, ..TurnInfo::default() });
+        self.number_turn(TurnRow { number: turn, run, at, ..TurnRow::default() });
         Ok(())
     }
 
     /// Another turn begins.
-    pub(super) fn number_turn(&mut self, info: TurnInfo) {
+    pub(super) fn number_turn(&mut self, info: TurnRow) {
         self.turns = info.number;
         if self.table.len() == REMEMBERED {
             self.table.pop_front();
@@ -254,7 +254,7 @@ impl Conversation {
         Ok(())
     }
 
-    fn info(&mut self, turn: u64) -> Option<&mut TurnInfo> {
+    fn info(&mut self, turn: u64) -> Option<&mut TurnRow> {
         self.table.iter_mut().rfind(|info| info.number == turn)
     }
 

@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use super::{Rng, assert_valid, call, json_of, response, user};
 use crate::session::fold::Conversation;
-use crate::session::record::{Asked, Fact, Input, Line, Record, SettledAs};
+use crate::session::record::{Asked, Fact, Input, Line, Record, SettledAs, TurnAt};
 use crate::{Message, ToolResult};
 
 fn message(rng: &mut Rng) -> Arc<Message> {
@@ -57,7 +57,11 @@ fn record(rng: &mut Rng) -> Record {
         4 => Record::Left { run, answered: flag },
         5 => Record::Over { run, returned: flag },
         6 => Record::NotReturned { run },
-        7 => Record::Said { run: flag.then_some(run), messages: messages(rng), turn: (n == 1).then_some(turn) },
+        7 => Record::Said {
+            run: flag.then_some(run),
+            messages: messages(rng),
+            turn: (n == 1).then_some(TurnAt { number: turn, at: n }),
+        },
         8 => Record::Rewritten { run, at: call, removed: rng.below(6), add: messages(rng) },
         9 => Record::Replaced { run, message: message(rng), withheld: flag },
         10 | 11 => Record::Asks { run, turn, at: n },
