@@ -8,6 +8,7 @@
 //! | [`CallLimit`] | limits the calls of tools and of the model |
 //! | [`Guardrail`] | judges inputs, replies or results of tools with a function |
 //! | [`LargeResults`] | puts large results of tools into a key-value store |
+//! | [`Title`] | asks a model for a title of the conversation |
 //! | [`Structured`] | makes the model answer with JSON of a Rust type |
 //! | [`TodoList`] | gives the model a list of the steps of its task |
 //! | [`ToolSelector`] | offers the model only the tools that suit the user's message |
@@ -24,6 +25,7 @@ mod partial;
 mod sliding_window;
 pub(crate) mod structured;
 mod summarize;
+mod title;
 mod todo_list;
 mod tool_selector;
 mod transcript;
@@ -38,6 +40,7 @@ pub use partial::{Partial, PartialDiscarded};
 pub use sliding_window::SlidingWindow;
 pub use structured::Structured;
 pub use summarize::{Summarize, Summarized, SummaryFailed};
+pub use title::{Title, TitleFailed, Titled};
 pub use todo_list::{Todo, TodoList, TodoState, TodosWritten};
 pub use tool_selector::{SelectionFailed, ToolSelector, ToolsSelected};
 pub use transcript::transcript;

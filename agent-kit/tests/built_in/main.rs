@@ -6,6 +6,8 @@ mod call_limit;
 mod clear_tool_results;
 mod compactions;
 mod guardrail;
+#[path = "../../../tests/support/journal.rs"]
+mod journal;
 mod large_results;
 mod more_than_json;
 mod partial;
@@ -16,6 +18,7 @@ mod summarize;
 #[path = "../../../agent/tests/support/mod.rs"]
 #[allow(dead_code, reason = "each binary uses a part")]
 mod support;
+mod title;
 mod todo_list;
 mod token_counter;
 mod tool_selector;

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use emitree::agent::built_in::{
     LargeResultFailed, LargeResultStored, Partial, PartialDiscarded, SelectionFailed, Structured, Summarized,
-    SummaryFailed, TodosWritten, ToolsSelected,
+    SummaryFailed, TitleFailed, Titled, TodosWritten, ToolsSelected,
 };
 use emitree::agent::kinds::{
     FinalAnswer, HandedOff, ReActError, ReActPartialUpdate, ReActRetry, ReActStart, ReActSuccess, ReActUpdate,
@@ -325,6 +325,12 @@ pub(crate) async fn groups() -> Vec<Group> {
             of("agent::built_in", "middleware.summarize")
                 .value::<Summarized>(json!({"messages": 24, "tokens": 61_000, "summary": "The user is Ada."}))
                 .value::<SummaryFailed>(json!({"error": "overloaded", "failures": 1})),
+        ),
+        middleware(
+            "Titles: `Title`",
+            of("agent::built_in", "middleware.title")
+                .value::<Titled>(json!({"title": "Three days in Lima"}))
+                .value::<TitleFailed>(json!({"error": "overloaded"})),
         ),
         middleware(
             "Typed answers: `Structured`",
