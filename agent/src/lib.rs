@@ -38,7 +38,7 @@ pub mod steering {
 /// Sessions at earlier points ([`Session::at`](crate::Session::at)), and sessions that are made of them
 /// ([`Session::fork`](crate::Session::fork)).
 pub mod past {
-    pub use crate::session::past::{Origin, Past, PastError, Point, TurnInfo};
+    pub use crate::session::past::{Keep, Origin, Past, PastError, Point, TurnInfo};
 }
 
 /// Streamed replies: stages that may await, the events of the tool calls in a reply, one argument of a call while the

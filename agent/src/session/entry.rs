@@ -15,8 +15,8 @@ use std::sync::{Arc, Weak};
 use bytes::Bytes;
 use emitree_middleware::durable::JobStore;
 use emitree_middleware::store::{
-    Change, Claim, Entry, EntryHead, EntryStatus, Journal, Journaled, Lease, OpenEntries, OpenQuestion, Revision,
-    Store, StoreError, check_id, joined_parts,
+    Change, Claim, Entry, EntryHead, EntryStatus, Journal, Journaled, Lease, Older, OpenEntries, OpenQuestion,
+    Revision, Store, StoreError, check_id, joined_parts,
 };
 use emitree_runtime::{Error, RunKey};
 use futures_core::future::BoxFuture;
@@ -31,7 +31,7 @@ use crate::session::fold::Conversation;
 use crate::session::fold::runs::Run;
 use crate::session::fold::search::Search;
 use crate::session::log::Log;
-use crate::session::past::{PastError, Point};
+use crate::session::past::{Keep, PastError, Point};
 use crate::session::record::{Line, Record};
 
 /// The kind of the entries of sessions.
@@ -53,6 +53,7 @@ pub(crate) struct SessionEntry {
 struct Kept {
     store: Arc<dyn Store>,
     lease: Lease,
+    keep: Keep,
 }
 
 /// What is known about the stored session.
@@ -69,6 +70,18 @@ struct Known {
     claiming: usize,
     /// `true` if no record of a new session was handed over.
     is_new: bool,
+    /// `true` if an answer was withheld that the store may have.
+    forgets: bool,
+    /// The number of turns at the last snapshot.
+    snapshot: u64,
+}
+
+/// A record with the session as a whole.
+struct Snapshot {
+    /// `true` if it is the empty session, and all records come behind.
+    is_new: bool,
+    older: Older,
+    line: Line,
 }
 
 /// The part of a head that depends on the session.
@@ -82,6 +95,20 @@ struct Listed {
 impl Listed {
     fn of(head: &EntryHead) -> Self {
         Self { status: head.status, questions: head.questions.clone(), meta: head.meta.clone() }
+    }
+}
+
+impl Kept {
+    /// Returns the number of turns at the last snapshot of an entry, if it is needed.
+    fn turns_of_snapshot(&self, entry: &Entry) -> Result<u64, StoreError> {
+        if !matches!(self.keep, Keep::Turns(_)) {
+            return Ok(0);
+        }
+        let first = texts_of(entry)?.first().and_then(|text| text.lines().next().map(Line::read));
+        match first {
+            Some(Ok(Line { record: Record::Session(whole), .. })) => Ok(whole.turns),
+            _ => Ok(0),
+        }
     }
 }
 
@@ -100,29 +127,31 @@ impl SessionEntry {
             None => Session::with_id(&id)?,
         };
         let bytes = found.iter().flat_map(|entry| &entry.parts).map(Bytes::len).sum();
+        let snapshot = found.as_ref().map_or(Ok(0), |entry| kept.turns_of_snapshot(entry))?;
         let head = found.map_or_else(|| EntryHead::new(&*id, KIND), |entry| entry.head);
-        Ok(Self::keep(session, kept, head, bytes))
+        Ok(Self::keep(session, kept, head, bytes, snapshot))
     }
 
     /// Returns the session of an agent in a step of a job. It is read when a run claims it.
     pub(crate) fn below_job(key: &RunKey, job: &JobStore) -> Session {
-        let kept = Kept { store: Arc::clone(job.store()), lease: job.lease().clone() };
+        let kept = Kept { store: Arc::clone(job.store()), lease: job.lease().clone(), keep: Keep::Nothing };
         if let Some(session) = OPEN.get(kept.store.store_id(), key.as_str()).and_then(|entry| entry.session()) {
             return session;
         }
         let (session, head) = (Session::with_key(key), EntryHead::new(key.as_str(), KIND));
-        Self::keep(session, kept, head, 0)
+        Self::keep(session, kept, head, 0, 0)
     }
 
     /// Lets a store keep a session, unless another task has opened it meanwhile. Returns the session.
-    fn keep(session: Session, kept: Kept, head: EntryHead, bytes: usize) -> Session {
+    fn keep(session: Session, kept: Kept, head: EntryHead, bytes: usize, snapshot: u64) -> Session {
         let (store_id, id) = (kept.store.store_id(), head.id.clone());
         // A session that no run has begun to use has nothing to go on with.
         let ended = if head.revision == Revision::NONE { EntryStatus::Ended } else { head.status };
         let handed = (Vec::new(), head.revision);
         let is_new = session.read(Conversation::is_new);
         let listed = Listed::of(&head);
-        let known = Mutex::new(Known { handed, listed, ended, has_new: false, claiming: 0, is_new });
+        let known = Known { handed, listed, ended, has_new: false, claiming: 0, is_new, forgets: false, snapshot };
+        let known = Mutex::new(known);
         let log = Arc::downgrade(&session.log);
         let entry = Arc::new_cyclic(|this: &Weak<Self>| Self {
             journal: Journal::new(Arc::clone(&kept.store), head, bytes, kept.lease.clone(), this.clone()),
@@ -153,21 +182,43 @@ impl SessionEntry {
     pub(super) async fn search(&self, point: Point) -> Result<Conversation, PastError> {
         let id = self.journal.id();
         let mut search = Search::new(point, Conversation::new(id));
-        let Some(entry) = self.kept.store.load(id).await? else { return search.end() };
-        for text in texts_of(&entry)? {
-            for line in text.lines() {
-                Line::read(line)
-                    .and_then(|line| search.fold_line(line))
-                    .map_err(|fault| StoreError::damaged(id, fault))?;
+        let Some(texts) = self.all_texts().await? else { return search.end() };
+        let mut fault = None;
+        for line in texts.iter().flat_map(|text| text.lines()) {
+            let line = Line::read(line).map_err(|fault| StoreError::damaged(id, fault))?;
+            // Records that the store has refused may be missing before a snapshot.
+            if fault.is_none() || matches!(line.record, Record::Session(_)) {
+                fault = search.fold_line(line).err();
             }
         }
-        search.end()
+        match fault {
+            Some(fault) => Err(StoreError::damaged(id, fault).into()),
+            None => search.end(),
+        }
+    }
+
+    /// Returns all parts of the stored session, older ones included, from the first snapshot on.
+    async fn all_texts(&self) -> Result<Option<Vec<String>>, StoreError> {
+        let (store, id) = (&self.kept.store, self.journal.id());
+        loop {
+            let Some(mut entry) = store.load(id).await? else { return Ok(None) };
+            match store.older_parts(id, entry.head.revision).await {
+                Ok(older) => {
+                    entry.parts.splice(..0, older);
+                    return texts_of(&entry).map(Some);
+                }
+                // There is another snapshot.
+                Err(StoreError::Conflict { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     /// Stores another session in the same store.
     pub(super) async fn fork(&self, fork: Session) -> Result<Session, PastError> {
         let id = fork.id().to_owned();
-        drop(Self::keep(fork.clone(), self.kept.clone(), EntryHead::new(&*id, KIND), 0));
+        let turns = fork.read(|session| session.turns);
+        drop(Self::keep(fork.clone(), self.kept.clone(), EntryHead::new(&*id, KIND), 0, turns));
         // Another task, or another process, may be faster.
         let Some(entry) = fork.log.entry() else { return Err(PastError::Exists { id }) };
         match entry.journal.commit().await {
@@ -177,9 +228,20 @@ impl SessionEntry {
         }
     }
 
-    /// Returns the first record of a new session.
-    fn empty(&self) -> Line {
-        Record::Session(Box::new(Conversation::new(self.journal.id()))).into()
+    /// Makes a snapshot, and decides what it does to the parts before it.
+    fn snapshot(&self, known: &mut Known, fold: &Conversation) -> Snapshot {
+        let is_new = take(&mut known.is_new) && !known.forgets;
+        let older = match self.kept.keep {
+            Keep::Everything if !known.forgets => Older::Hidden,
+            Keep::Turns(turns) if !known.forgets => match fold.turns_after(known.snapshot) < turns {
+                true => Older::Hidden,
+                false => Older::HiddenOnce,
+            },
+            _ => Older::Removed,
+        };
+        let whole = if is_new { Conversation::new(&fold.id) } else { fold.clone() };
+        known.snapshot = whole.turns;
+        Snapshot { is_new, older, line: Record::Session(Box::new(whole)).into() }
     }
 
     fn session(&self) -> Option<Session> {
@@ -269,11 +331,18 @@ fn fold_of(entry: &Entry) -> Result<Conversation, StoreError> {
     Err(StoreError::damaged(id, format!("it has the session `{}`", fold.id)))
 }
 
-/// Returns the parts of an entry, each of which has records as lines.
+/// Returns the parts of an entry, each of which has records as lines. The first one begins with its snapshot: records
+/// before it belong to older parts.
 fn texts_of(entry: &Entry) -> Result<Vec<String>, StoreError> {
     let text = |part: Bytes| String::from_utf8(part.into()).map_err(|fault| fault.to_string());
-    let texts = joined_parts(entry)?.into_iter().map(text).collect::<Result<_, _>>();
-    texts.map_err(|fault| StoreError::damaged(&entry.head.id, fault))
+    let texts = joined_parts(entry)?.into_iter().map(text).collect::<Result<Vec<_>, _>>();
+    let mut texts = texts.map_err(|fault| StoreError::damaged(&entry.head.id, fault))?;
+    if let Some(first) = texts.first_mut()
+        && let Some(end) = first.rfind("\n{\"session\":")
+    {
+        first.drain(..=end);
+    }
+    Ok(texts)
 }
 
 /// Returns the JSON of records, as lines.
@@ -324,11 +393,17 @@ impl Journaled for SessionEntry {
         let failed =
             |error: Error| StoreError::failed(format!("the session `{}` cannot be written", self.journal.id()), error);
         log.sync_all().map_err(failed)?;
-        let (queue, snapshot, now) = {
+        let revision = self.journal.revision();
+        let (queue, taken, now) = {
+            let known = &mut *self.known.lock();
             let state = &mut *log.lock();
             state.identify(log.root());
-            let snapshot = whole.then(|| Line::from(Record::Session(Box::new(state.fold.clone()))));
-            (state.take_queue(), snapshot, Now::of(&state.fold))
+            let queue = state.take_queue();
+            // What was handed over is stored once the revision has moved.
+            known.forgets &= known.handed.1 == revision;
+            known.forgets |= queue.iter().any(|line| matches!(line.record, Record::Replaced { withheld: true, .. }));
+            let snapshot = (whole || known.forgets).then(|| self.snapshot(known, &state.fold));
+            (queue, snapshot, Now::of(&state.fold))
         };
         let known = &mut *self.known.lock();
         let Now { questions, meta, is_live, has_messages, is_held, is_answered } = now;
@@ -344,7 +419,6 @@ impl Journaled for SessionEntry {
             ended => ended,
         };
         let listed = Listed { status, questions, meta };
-        let revision = self.journal.revision();
         let (handed, before) = &mut known.handed;
         if *before != revision {
             handed.clear();
@@ -356,25 +430,29 @@ impl Journaled for SessionEntry {
                 .filter(|line| line.session.is_none() && line.record.is_input())
                 .map(|line| line.record.clone()),
         );
-        if queue.is_empty() && snapshot.is_none() && known.listed == listed {
+        if queue.is_empty() && taken.is_none() && known.listed == listed {
             return Ok(None);
         }
         known.listed = listed.clone();
-        let lines = match snapshot {
+        let (older, lines) = match taken {
+            None => (Older::Stay, queue),
             // All points of a new session can be read.
-            Some(_) if take(&mut known.is_new) => [self.empty()].into_iter().chain(queue).collect(),
-            Some(snapshot) => vec![snapshot],
-            None => queue,
+            Some(Snapshot { is_new: true, older, line }) => (older, [line].into_iter().chain(queue).collect()),
+            // The older parts go on until the snapshot.
+            Some(Snapshot { older: older @ (Older::Hidden | Older::HiddenOnce), line, .. }) => {
+                (older, queue.into_iter().chain([line]).collect())
+            }
+            Some(Snapshot { older, line, .. }) => (older, vec![line]),
         };
         let parts =
             if lines.is_empty() { Vec::new() } else { vec![lines_of(&lines).map_err(|error| failed(error.into()))?] };
         let Listed { status, questions, meta } = listed;
-        Ok(Some(Change { status, questions, meta, parts }))
+        Ok(Some(Change { status, questions, meta, parts, older }))
     }
 
     fn reload(&self, entry: &Entry) -> Result<(), StoreError> {
         let Some(log) = self.log.upgrade() else { return Ok(()) };
-        let fold = fold_of(entry)?;
+        let (fold, snapshot) = (fold_of(entry)?, self.kept.turns_of_snapshot(entry)?);
         let root = log.root();
         let known = &mut *self.known.lock();
         let stored = {
@@ -388,7 +466,7 @@ impl Journaled for SessionEntry {
             inputs.extend(
                 unstored.filter(|line| line.session.is_none() && line.record.is_input()).map(|line| line.record),
             );
-            known.is_new = false;
+            (known.is_new, known.forgets, known.snapshot) = (false, false, snapshot);
             state.reload(root, fold);
             let has_new = state.push_again(root, inputs);
             known.has_new = has_new;
@@ -463,7 +541,10 @@ impl Session {
     /// if another process has the session, or has changed it, the message stays in the handle, and so do a
     /// [pause](Self::pause) and the values of [`set_meta`](Self::set_meta).
     pub fn open<S: Store + Clone>(store: &S, id: impl Into<String>) -> OpenSession {
-        OpenSession { kept: Kept { store: Arc::new(store.clone()), lease: Lease::new() }, id: id.into() }
+        OpenSession {
+            kept: Kept { store: Arc::new(store.clone()), lease: Lease::new(), keep: Keep::Nothing },
+            id: id.into(),
+        }
     }
 
     /// Waits until all that was sent to the session, and all that has changed, is stored. Without a store, returns at
@@ -547,6 +628,13 @@ impl OpenSession {
     /// open in this process already, it keeps its lease.
     pub fn lease(mut self, lease: Lease) -> Self {
         self.kept.lease = lease;
+        self
+    }
+
+    /// Sets which turns can still be read ([`Session::at`]) when the store has made a snapshot, by default none. If the
+    /// session is open in this process already, it keeps what it was opened with. [Forks](Session::fork) keep the same.
+    pub fn keep(mut self, keep: Keep) -> Self {
+        self.kept.keep = keep;
         self
     }
 }

@@ -49,6 +49,25 @@ impl fmt::Display for Point {
     }
 }
 
+/// Which turns of a session can be read after snapshots. Set it where the session is opened:
+/// `Session::open(&store, id).keep(Keep::Everything)`.
+///
+/// A store makes a snapshot when the session has grown: it has the whole session, and takes the place of the records
+/// before it. They have texts that hooks have replaced and attempts have discarded, which stay in the store if they are
+/// kept. A snapshot after an answer that a guard has withheld removes them in any case.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Keep {
+    /// A snapshot removes all records before it.
+    #[default]
+    Nothing,
+    /// At least the last turns, so many, can be read, but no more than the last 1,000. A snapshot keeps the records before
+    /// it. Those that were kept before are removed once so many turns have ended between two snapshots.
+    Turns(u64),
+    /// All turns can be read, so the entry grows with each of them.
+    Everything,
+}
+
 /// The reason why a point of a session cannot be read, or no session can be made of it.
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
@@ -199,7 +218,7 @@ impl Session {
     /// Returns the session as it was at an earlier point.
     ///
     /// A session with a [store](Self::open) stores what has changed, and reads its entry again: all points since the
-    /// last snapshot can be read, which the store makes when the entry has grown. A session without a store knows
+    /// last snapshot can be read, or also those before it ([`Keep`]). A session without a store knows
     /// [`Point::Now`], or all points if it was made with [`keeping_log`](Self::keeping_log). A sub-agent's session knows
     /// [`Point::Now`].
     ///

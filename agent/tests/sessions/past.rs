@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
-use emitree_agent::past::{PastError, Point};
+use emitree_agent::past::{Keep, PastError, Point};
 use emitree_agent::{
     Agent, AgentContext, AgentOutput, AgentRun, ChatModel, ChatRequest, History, Message, Reply, Role, ScriptedModel,
     Session, Tool, Usage, hooks_fn, tool_fn,
@@ -98,18 +98,23 @@ impl Talk {
 
     /// Runs 0 to 3 with the turns 1 to 5, of which the last is open. A message and a pause wait.
     async fn hold(&self) -> Result<Vec<(Point, History)>> {
+        self.hold_with("").await
+    }
+
+    /// The same with a text behind each input. A store makes a snapshot when a run with a long one ends.
+    async fn hold_with(&self, text: &str) -> Result<Vec<(Point, History)>> {
         let Self { agent, session, .. } = self;
         self.note(Point::BeforeRun(0));
-        agent.ask("Pay Ada.").session(session).await.expect_err("a question");
+        agent.ask(format!("Pay Ada.{text}")).session(session).await.expect_err("a question");
         self.note(Point::BeforeRun(1));
         let question = session.questions().remove(0);
         session.answer(&question.id, Decision::Approve).await?;
         agent.resume(session).await?;
         self.note(Point::BeforeRun(2));
-        agent.ask("Note.").session(session).await?;
+        agent.ask(format!("Note.{text}")).session(session).await?;
         session.set_meta("title", "Bills")?;
         self.note(Point::BeforeRun(3));
-        agent.ask("Pay Bob.").session(session).await.expect_err("a question");
+        agent.ask(format!("Pay Bob.{text}")).session(session).await.expect_err("a question");
         self.note(Point::After(5));
         session.steer("Stop.")?;
         session.pause();
@@ -356,5 +361,87 @@ async fn a_fork_in_a_store_replaces_no_entry() -> Result<()> {
     assert_eq!(texts(&reopened), ["go", "one"]);
     let origin = reopened.forked_from().expect("a fork");
     assert_eq!((&*origin.session, origin.turn), ("order-17", 1));
+    Ok(())
+}
+
+fn long() -> String {
+    "x".repeat(70_000)
+}
+
+/// A29, S11
+#[tokio::test]
+async fn snapshots_hide_no_point_of_a_session_that_keeps_everything() -> Result<()> {
+    let store = MemoryStore::new();
+    let session = Session::open(&store, "order-17").keep(Keep::Everything).await?;
+    let talk = Talk::new(&session)?;
+    let moments = talk.hold_with(&long()).await?;
+    drop((talk, session));
+    let revision = store.load("order-17").await?.expect("an entry").head.revision;
+    assert!(!store.older_parts("order-17", revision).await?.is_empty(), "there was a snapshot");
+
+    // Another process, which keeps less.
+    let session = stored(&store).await;
+    for (point, history) in &moments {
+        let past = session.at(*point).await.unwrap_or_else(|error| panic!("{point}: {error}"));
+        assert!(past.history() == *history, "{point}");
+    }
+    let fork = session.fork(Point::After(1), "b").await?;
+    assert_eq!(fork.history().messages().len(), 4);
+    // Its next snapshot removes all that is hidden.
+    let agent = agent(&ScriptedModel::new("test").text("one")).build()?;
+    for _ in 0..3 {
+        session.extend([Message::user(long())])?;
+    }
+    agent.ask("go").session(&session).await.expect_err("a pause");
+    assert!(matches!(session.at(Point::After(5)).await, Err(PastError::Forgotten { .. })));
+    Ok(())
+}
+
+/// S11
+#[tokio::test]
+async fn at_least_the_last_turns_can_be_read_and_older_ones_are_removed_some_time() -> Result<()> {
+    let (store, kept) = (MemoryStore::new(), 3);
+    let mut session = Session::open(&store, "a").keep(Keep::Turns(kept)).await?;
+    let mut most = 0;
+    for turn in 1..=60 {
+        let agent = agent(&ScriptedModel::new("test").text("one")).build()?;
+        agent.ask(if turn % 4 == 0 { long() } else { "go".to_owned() }).session(&session).await?;
+        for last in 0..kept.min(turn) {
+            let point = Point::After(turn - last);
+            let past = session.at(point).await.unwrap_or_else(|error| panic!("{turn}: {error}"));
+            assert_eq!(past.history().messages().len() as u64, 2 * (turn - last), "{point}");
+        }
+        let revision = store.load("a").await?.expect("an entry").head.revision;
+        let older: usize = store.older_parts("a", revision).await?.iter().map(|part| part.len()).sum();
+        most = most.max(older / session.history().messages().iter().map(|one| one.text().len()).sum::<usize>());
+        if turn % 7 == 0 {
+            // Another process goes on.
+            drop(agent);
+            drop(session);
+            session = Session::open(&store, "a").keep(Keep::Turns(kept)).await?;
+        }
+    }
+    assert!(most <= 2, "{most} times the history");
+    assert!(matches!(session.at(Point::After(1)).await, Err(PastError::Forgotten { .. })));
+    Ok(())
+}
+
+/// S11
+#[tokio::test]
+async fn a_text_that_was_withheld_is_in_no_part_of_the_store() -> Result<()> {
+    for keep in [Keep::Nothing, Keep::Turns(9), Keep::Everything] {
+        let store = MemoryStore::new();
+        let session = Session::open(&store, "a").keep(keep).await?;
+        let agent = agent(&ScriptedModel::new("test").text("one").text("forbidden").text("three")).build()?;
+        let refuse = map_output(|_: &mut AgentOutput, _: &RunContext| Err(Error::new("no"))).named("desk").guard();
+        agent.ask(long()).session(&session).await?;
+        agent.ask("go").session(&session).middleware(refuse).await.expect_err("denied");
+        agent.ask("go").session(&session).await?;
+        let entry = store.load("a").await?.expect("an entry");
+        let older = store.older_parts("a", entry.head.revision).await?;
+        let text: Vec<_> = older.iter().chain(&entry.parts).map(|part| String::from_utf8_lossy(part)).collect();
+        assert!(!text.concat().contains("forbidden"), "{keep:?}");
+        assert_eq!(session.at(Point::After(3)).await?.history(), session.history());
+    }
     Ok(())
 }

@@ -10,7 +10,9 @@ use serde_json::Map;
 
 use super::AlreadyAnswered;
 use super::state::JobState;
-use crate::store::{Change, Entry, EntryHead, Journal, Journaled, Lease, OpenEntries, Revision, Store, StoreError};
+use crate::store::{
+    Change, Entry, EntryHead, Journal, Journaled, Lease, Older, OpenEntries, Revision, Store, StoreError,
+};
 
 /// The kind of the entries of jobs.
 pub(super) const KIND: &str = "job";
@@ -85,7 +87,8 @@ impl Journaled for Job {
         let is_new = whole || !unstored.is_empty() || state.listed != status;
         state.listed = status;
         let parts = everything.unwrap_or(unstored);
-        Ok(is_new.then(|| Change { status, questions, meta: Map::new(), parts }))
+        let older = if whole { Older::Removed } else { Older::Stay };
+        Ok(is_new.then(|| Change { status, questions, meta: Map::new(), parts, older }))
     }
 
     fn reload(&self, entry: &Entry) -> Result<(), StoreError> {

@@ -11,7 +11,7 @@ use super::{EntryHead, Lengths, StoreError};
 /// The maximum length of a part, in bytes. Longer data is cut over several parts.
 pub const MAX_PART_BYTES: usize = 512 * 1024;
 
-/// A change of an entry: a new head, and parts that are added to the entry's parts or replace them.
+/// A change of an entry: a new head, and parts that are added to the entry's parts, hide them or replace them.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Append {
@@ -21,15 +21,19 @@ pub struct Append {
     pub head: EntryHead,
     /// The parts to add, each with at most [`MAX_PART_BYTES`].
     pub parts: Vec<Bytes>,
-    /// If `true`, the parts replace all earlier parts of the entry.
+    /// If `true`, the parts replace all earlier parts of the entry. Together with
+    /// [`hides_older`](Self::hides_older), only those that are hidden already are removed.
     pub replaces: bool,
+    /// If `true`, earlier parts of the entry are hidden: [`load`](super::Store::load) returns the parts from this change
+    /// on, and [`older_parts`](super::Store::older_parts) those before. A store may remove them instead.
+    pub hides_older: bool,
 }
 
 impl Append {
     /// Creates a change with a new id, and without parts.
     #[must_use]
     pub fn new(head: EntryHead) -> Self {
-        Self { id: new_id(), head, parts: Vec::new(), replaces: false }
+        Self { id: new_id(), head, parts: Vec::new(), replaces: false, hides_older: false }
     }
 
     /// Adds a part.
@@ -43,6 +47,13 @@ impl Append {
     #[must_use]
     pub fn replacing(mut self) -> Self {
         self.replaces = true;
+        self
+    }
+
+    /// Hides all earlier parts of the entry.
+    #[must_use]
+    pub fn hiding(mut self) -> Self {
+        self.hides_older = true;
         self
     }
 
@@ -71,6 +82,7 @@ impl fmt::Debug for Append {
             .field("head", &self.head)
             .field("parts", &Lengths(&self.parts))
             .field("replaces", &self.replaces)
+            .field("hides_older", &self.hides_older)
             .finish()
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::mem::take;
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -31,6 +32,10 @@ struct State {
 struct Stored {
     head: Arc<EntryHead>,
     parts: Vec<Bytes>,
+    /// The parts that are hidden.
+    older: Vec<Bytes>,
+    /// The revision of the last append that has hidden or replaced parts.
+    whole: Revision,
     last_append: Uuid,
 }
 
@@ -64,16 +69,26 @@ impl State {
         }
         self.last += 1;
         let revision = Revision::new(self.last);
-        let mut parts = append.parts.clone();
+        let (mut parts, mut older, mut whole) = (append.parts.clone(), Vec::new(), revision);
         *replaced = self.take(id);
-        if let Some(before) = replaced.as_mut().filter(|_| !append.replaces) {
-            before.parts.append(&mut parts);
-            parts = std::mem::take(&mut before.parts);
+        if let Some(before) = replaced.as_mut() {
+            match (append.replaces, append.hides_older) {
+                (false, false) => {
+                    before.parts.append(&mut parts);
+                    (parts, older, whole) = (take(&mut before.parts), take(&mut before.older), before.whole);
+                }
+                (false, true) => {
+                    older = take(&mut before.older);
+                    older.append(&mut before.parts);
+                }
+                (true, true) => older = take(&mut before.parts),
+                (true, false) => {}
+            }
         }
         let id = Arc::<str>::from(id);
         let head = Arc::new(EntryHead { revision, ..append.head.clone() });
         self.by_status.insert((head.status, Arc::clone(&id)));
-        self.entries.insert(id, Stored { head, parts, last_append: append.id });
+        self.entries.insert(id, Stored { head, parts, older, whole, last_append: append.id });
         Ok(revision)
     }
 
@@ -121,6 +136,20 @@ impl Store for MemoryStore {
             append.check()?;
             let mut replaced = None;
             self.state.lock().append(append, &mut replaced)
+        })
+    }
+
+    fn older_parts<'a>(&'a self, id: &'a str, before: Revision) -> BoxFuture<'a, Result<Vec<Bytes>, StoreError>> {
+        Box::pin(async move {
+            check_id(id)?;
+            let state = self.state.lock();
+            match state.entries.get(id) {
+                Some(stored) if stored.whole <= before => Ok(stored.older.clone()),
+                stored => {
+                    let current = stored.map_or(Revision::NONE, |stored| stored.head.revision);
+                    Err(StoreError::Conflict { id: id.to_owned(), after: before, current })
+                }
+            }
         })
     }
 

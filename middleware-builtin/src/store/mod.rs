@@ -1,7 +1,7 @@
 //! Stores of entries, such as sessions and jobs, that survive a kill: [`Store`], the store in memory, and the [`Journal`]
 //! of an entry.
 
-// The contract of a store is S1 to S5, and that of a journal S7 to S10.
+// The contract of a store is S1 to S5 and S11, and that of a journal S7 to S10.
 
 mod append;
 mod error;
@@ -11,6 +11,7 @@ mod journal;
 mod memory;
 
 use std::fmt;
+use std::future::ready;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -21,7 +22,7 @@ pub use append::{Append, MAX_PART_BYTES};
 pub use error::StoreError;
 pub use filter::Filter;
 pub use head::{EntryHead, EntryStatus, Holder, MAX_HEAD_BYTES, MAX_ID_BYTES, OpenQuestion, Revision, check_id};
-pub use journal::{Change, Claim, Journal, Journaled, Lease, OpenEntries, joined_parts};
+pub use journal::{Change, Claim, Journal, Journaled, Lease, Older, OpenEntries, joined_parts};
 pub use memory::MemoryStore;
 
 /// A store of entries, each of which has an id, a [head](EntryHead) and a list of parts. [`MemoryStore`] keeps them in
@@ -31,8 +32,8 @@ pub use memory::MemoryStore;
 /// reads. Each change of an entry is an [`Append`] to the revision that its author has read. If another author was
 /// faster, the change is refused.
 ///
-/// A store in a database implements the five methods; `emitree_stores::conformance` tests it. An `Arc` of a store is a
-/// store.
+/// A store in a database implements the five methods without a default, and `older_parts` if it keeps parts that an
+/// append [hides](Append::hides_older); `emitree_stores::conformance` tests it. An `Arc` of a store is a store.
 ///
 /// ```
 /// use emitree_middleware::store::{Append, EntryHead, EntryStatus, Filter, MemoryStore, Revision, Store, StoreError};
@@ -80,7 +81,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// as it was stored, and [`StoreError::Failed`] if it cannot be read.
     fn load<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<Option<Entry>, StoreError>>;
 
-    /// Changes an entry: replaces its head, adds parts or replaces all parts, and returns the new revision. Creates the
+    /// Changes an entry: replaces its head, adds parts, hides or replaces parts, and returns the new revision. Creates the
     /// entry if the append is after [`Revision::NONE`].
     ///
     /// 1. An append that [`Append::check`] refuses is refused.
@@ -95,6 +96,22 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// [`StoreError::Failed`] if the append could not be stored, or if it is unknown whether it was.
     fn append<'a>(&'a self, append: &'a Append) -> BoxFuture<'a, Result<Revision, StoreError>>;
 
+    /// Returns the parts that are hidden by the last append that [hides](Append::hides_older) or
+    /// [replaces](Append::replaces) parts, in the order in which they were appended. `before` is the revision at which the
+    /// caller has loaded the entry.
+    ///
+    /// A store may keep no such parts: then it removes them when they would be hidden, and this returns none. This is the
+    /// default.
+    ///
+    /// # Errors
+    ///
+    /// Return [`StoreError::Conflict`] if there is no entry, or if an append after `before` has hidden or replaced parts:
+    /// load the entry again. Otherwise as for [`load`](Self::load).
+    fn older_parts<'a>(&'a self, id: &'a str, before: Revision) -> BoxFuture<'a, Result<Vec<Bytes>, StoreError>> {
+        _ = (id, before);
+        Box::pin(ready(Ok(Vec::new())))
+    }
+
     /// Returns the heads of the entries that a filter selects, in the order of their ids, compared by UTF-8 bytes.
     ///
     /// An entry that the filter selects during all calls is in exactly one page.
@@ -105,7 +122,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// cannot be listed.
     fn list<'a>(&'a self, filter: &'a Filter) -> BoxFuture<'a, Result<Vec<EntryHead>, StoreError>>;
 
-    /// Removes an entry with its parts. Does nothing if there is no entry with this id.
+    /// Removes an entry with its parts, also those that are hidden. Does nothing if there is no entry with this id.
     ///
     /// # Errors
     ///
@@ -174,6 +191,10 @@ impl<S: Store + ?Sized> Store for Arc<S> {
 
     fn append<'a>(&'a self, append: &'a Append) -> BoxFuture<'a, Result<Revision, StoreError>> {
         (**self).append(append)
+    }
+
+    fn older_parts<'a>(&'a self, id: &'a str, before: Revision) -> BoxFuture<'a, Result<Vec<Bytes>, StoreError>> {
+        (**self).older_parts(id, before)
     }
 
     fn list<'a>(&'a self, filter: &'a Filter) -> BoxFuture<'a, Result<Vec<EntryHead>, StoreError>> {

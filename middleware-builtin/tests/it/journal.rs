@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use emitree_middleware::store::{
     Append, Change, Entry, EntryHead, EntryStatus, Filter, Holder, Journal, Journaled, Lease, MAX_PART_BYTES,
-    MemoryStore, Revision, Store, StoreError, StoreId, joined_parts,
+    MemoryStore, Older, Revision, Store, StoreError, StoreId, joined_parts,
 };
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, join_all};
@@ -87,7 +87,8 @@ impl Journaled for Notes {
         let changed = lines.len() > *stored || whole;
         *stored = lines.len();
         let meta = self.meta.lock().expect("a lock").clone();
-        Ok(changed.then_some(Change { status: EntryStatus::Running, questions: Vec::new(), meta, parts }))
+        let older = if whole { Older::Removed } else { Older::Stay };
+        Ok(changed.then_some(Change { status: EntryStatus::Running, questions: Vec::new(), meta, parts, older }))
     }
 
     fn reload(&self, entry: &Entry) -> Result<(), StoreError> {

@@ -47,6 +47,53 @@ pub(super) async fn parts_are_added_in_order_or_replace_all_before_them(store: S
     assert_entry(&store, "b", other, &[b"other"]).await
 }
 
+/// Asserts that the hidden parts of an entry are these. A store may keep none.
+async fn assert_older(store: &Shared, id: &str, loaded: Revision, parts: &[&[u8]]) -> Result<(), StoreError> {
+    let older = store.older_parts(id, loaded).await?;
+    assert!(older.is_empty() || older == parts, "the older parts of `{id}`: {older:?} instead of {parts:?}");
+    Ok(())
+}
+
+/// S11
+pub(super) async fn parts_that_are_hidden_are_returned_in_order_or_not_at_all(store: Shared) -> Result<(), StoreError> {
+    let other = store.append(&running("b", Revision::NONE, "other").hiding()).await?;
+    let first = store.append(&running("a", Revision::NONE, "1").part("2")).await?;
+    assert_older(&store, "a", first, &[]).await?;
+    let second = store.append(&running("a", first, "3").part("4").hiding()).await?;
+    assert_entry(&store, "a", second, &[b"3", b"4"]).await?;
+    assert_older(&store, "a", second, &[b"1", b"2"]).await?;
+    // Who has loaded the entry before does not get parts twice, and who loads it later gets the same.
+    let stale = store.older_parts("a", first).await;
+    assert!(
+        matches!(&stale, Err(StoreError::Conflict { .. })) || matches!(&stale, Ok(parts) if parts.is_empty()),
+        "{stale:?}"
+    );
+    let third = store.append(&running("a", second, "5")).await?;
+    assert_entry(&store, "a", third, &[b"3", b"4", b"5"]).await?;
+    for loaded in [second, third] {
+        assert_older(&store, "a", loaded, &[b"1", b"2"]).await?;
+    }
+    let fourth = store.append(&Append::new(head("a", EntryStatus::Running, third)).hiding()).await?;
+    assert_entry(&store, "a", fourth, &[]).await?;
+    assert_older(&store, "a", fourth, &[b"1", b"2", b"3", b"4", b"5"]).await?;
+    let fifth = store.append(&running("a", fourth, "6")).await?;
+    assert_entry(&store, "a", fifth, &[b"6"]).await?;
+    // Both flags remove what is hidden already, and a replacing append removes all.
+    let sixth = store.append(&running("a", fifth, "7").hiding().replacing()).await?;
+    assert_entry(&store, "a", sixth, &[b"7"]).await?;
+    assert_older(&store, "a", sixth, &[b"6"]).await?;
+    let seventh = store.append(&running("a", sixth, "8").replacing()).await?;
+    assert_entry(&store, "a", seventh, &[b"8"]).await?;
+    assert_eq!(store.older_parts("a", seventh).await?, Vec::<Bytes>::new(), "they were replaced");
+
+    let eighth = store.append(&running("a", seventh, "9").hiding()).await?;
+    store.remove("a", eighth).await?;
+    let again = store.append(&running("a", Revision::NONE, "new").hiding()).await?;
+    assert_entry(&store, "a", again, &[b"new"]).await?;
+    assert_eq!(store.older_parts("a", again).await?, Vec::<Bytes>::new(), "they were removed with the entry");
+    assert_entry(&store, "b", other, &[b"other"]).await
+}
+
 /// S2
 pub(super) async fn a_change_for_another_revision_is_refused(store: Shared) -> Result<(), StoreError> {
     let first = store.append(&running("a", Revision::NONE, "1")).await?;

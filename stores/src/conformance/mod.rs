@@ -28,6 +28,7 @@ macro_rules! cases {
 const CASES: &[(&str, Case)] = cases![
     changes::an_entry_is_read_as_it_was_appended,
     changes::parts_are_added_in_order_or_replace_all_before_them,
+    changes::parts_that_are_hidden_are_returned_in_order_or_not_at_all,
     changes::a_change_for_another_revision_is_refused,
     changes::an_append_that_is_repeated_is_applied_once,
     changes::a_removed_entry_is_gone_and_its_revisions_never_come_back,

@@ -15,36 +15,75 @@ struct Stored {
     number: i64,
     revision: Revision,
     last_append: [u8; 16],
-    parts: i64,
+    parts: Parts,
+}
+
+/// The parts of an entry: those from the first number on are returned by `load`, and those before are hidden.
+#[derive(Clone, Copy, Default)]
+struct Parts {
+    first: i64,
+    count: i64,
+    older: i64,
+    /// The revision of the last append that has hidden or replaced parts.
+    whole: i64,
 }
 
 fn find(db: &Transaction<'_>, id: &str) -> rusqlite::Result<Option<Stored>> {
-    let mut find = db.prepare_cached("SELECT number, revision, last_append, parts FROM entry WHERE id = ?1")?;
+    let find = "SELECT number, revision, last_append, parts, first, older, whole FROM entry WHERE id = ?1";
     let stored = |row: &Row<'_>| {
         let number = row.get("number")?;
         let revision = revision(row)?;
-        Ok(Stored { number, revision, last_append: row.get("last_append")?, parts: row.get("parts")? })
+        let (first, count) = (row.get("first")?, row.get("parts")?);
+        let parts = Parts { first, count, older: row.get("older")?, whole: row.get("whole")? };
+        Ok(Stored { number, revision, last_append: row.get("last_append")?, parts })
     };
-    find.query_row([id], stored).optional()
+    db.prepare_cached(find)?.query_row([id], stored).optional()
 }
 
-/// Reads an entry. Parts that are missing are noticed by their number.
+/// Reads an entry.
 pub(super) fn load(db: &Transaction<'_>, id: &str) -> DbResult<Option<Entry>> {
-    let Some(stored) = find(db, id)? else { return Ok(Ok(None)) };
-    let head = db.prepare_cached("SELECT head, crc FROM entry WHERE number = ?1")?.query_row([stored.number], text)?;
-    let mut parts = db.prepare_cached("SELECT bytes, crc FROM part WHERE entry = ?1 ORDER BY number")?;
-    let parts = parts.query_map([stored.number], |row| Ok((row.get::<_, Vec<u8>>(0)?, row.get(1)?)))?;
+    let Some(Stored { number, revision, parts, .. }) = find(db, id)? else { return Ok(Ok(None)) };
+    let head = db.prepare_cached("SELECT head, crc FROM entry WHERE number = ?1")?.query_row([number], text)?;
+    let select = "SELECT bytes, crc FROM part WHERE entry = ?1 AND number >= ?2 ORDER BY number";
+    let parts = read_parts(db, select, [number, parts.first], parts.count)?;
+    let parts = parts.map_err(|problem| StoreError::damaged(id, format!("it{problem}")));
+    Ok(parts.and_then(|parts| Ok(Some(Entry::new(head_of(id, revision, &head)?, parts)))))
+}
+
+/// Reads the hidden parts of an entry.
+pub(super) fn older_parts(db: &Transaction<'_>, id: &str, before: Revision) -> DbResult<Vec<Bytes>> {
+    let stored = find(db, id)?;
+    match stored {
+        Some(Stored { number, parts, .. }) if parts.whole <= before.get() as i64 => {
+            let select = "SELECT bytes, crc FROM part WHERE entry = ?1 AND number < ?2 ORDER BY number";
+            let parts = read_parts(db, select, [number, parts.first], parts.older)?;
+            Ok(parts.map_err(|problem| StoreError::damaged(id, format!("of its older parts, it{problem}"))))
+        }
+        stored => {
+            let current = stored.map_or(Revision::NONE, |stored| stored.revision);
+            Ok(Err(StoreError::Conflict { id: id.to_owned(), after: before, current }))
+        }
+    }
+}
+
+/// Reads parts. Those that are missing are noticed by their number.
+fn read_parts(
+    db: &Transaction<'_>,
+    select: &str,
+    of: [i64; 2],
+    count: i64,
+) -> rusqlite::Result<Result<Vec<Bytes>, String>> {
+    let mut parts = db.prepare_cached(select)?;
+    let parts = parts.query_map(of, |row| Ok((row.get::<_, Vec<u8>>(0)?, row.get(1)?)))?;
     let parts = parts.collect::<rusqlite::Result<Vec<_>>>()?;
-    if i64::try_from(parts.len()) != Ok(stored.parts) {
-        let problem = format!("it has {} of its {} parts", parts.len(), stored.parts);
-        return Ok(Err(StoreError::damaged(id, problem)));
+    if i64::try_from(parts.len()) != Ok(count) {
+        return Ok(Err(format!(" has {} of its {count} parts", parts.len())));
     }
     let changed = parts.iter().enumerate().find_map(|(n, (part, crc))| Some((n, fault(part, *crc)?)));
-    if let Some((n, fault)) = changed {
-        return Ok(Err(StoreError::damaged(id, format!("its part {n} {fault}"))));
-    }
-    let parts = parts.into_iter().map(|(part, _)| Bytes::from(part)).collect();
-    Ok(head_of(id, stored.revision, &head).map(|head| Some(Entry::new(head, parts))))
+    Ok(match changed {
+        Some((n, fault)) => Err(format!("s part {n} {fault}")),
+        None => Ok(parts.into_iter().map(|(part, _)| Bytes::from(part)).collect()),
+    })
 }
 
 /// A text, and its checksum.
@@ -89,21 +128,37 @@ pub(super) fn append(db: &Transaction<'_>, append: &Append, head: &str) -> DbRes
     }
     let next = "UPDATE last_revision SET revision = revision + 1 RETURNING revision";
     let revision = db.prepare_cached(next)?.query_row([], revision)?;
-    let before = stored.as_ref().filter(|_| !append.replaces).map_or(0, |stored| stored.parts);
-    let parts = before + append.parts.len() as i64;
-    let write =
-        "INSERT INTO entry (id, revision, last_append, status, head, crc, parts) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
-        ON CONFLICT (id) DO UPDATE SET (revision, last_append, status, head, crc, parts) = (?2, ?3, ?4, ?5, ?6, ?7)
-        RETURNING number";
-    let status = append.head.status.as_str();
-    let row = params![id, revision.get() as i64, append.id.as_bytes(), status, head, crc(head.as_bytes()), parts];
+    let (at, status) = (revision.get() as i64, append.head.status.as_str());
+    let Parts { first, count, older, whole } = make_room(db, stored.as_ref(), append, at)?;
+    let count = count + append.parts.len() as i64;
+    let write = "INSERT INTO entry (id, revision, last_append, status, head, crc, parts, first, older, whole)
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
+        ON CONFLICT (id) DO UPDATE SET (revision, last_append, status, head, crc, parts, first, older, whole)
+        = (?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10) RETURNING number";
+    let (id_of_append, crc_of_head) = (append.id.as_bytes(), crc(head.as_bytes()));
+    let row = params![id, at, id_of_append, status, head, crc_of_head, count, first, older, whole];
     let number: i64 = db.prepare_cached(write)?.query_row(row, |row| row.get(0))?;
-    if append.replaces {
-        remove_parts(db, number)?;
-    }
     let mut add = db.prepare_cached("INSERT INTO part (entry, bytes, crc) VALUES (?1, ?2, ?3)")?;
     append.parts.iter().try_for_each(|part| add.execute(params![number, &**part, crc(part)]).map(drop))?;
     Ok(Ok(revision))
+}
+
+/// Hides or removes the parts of an entry, as an append says. Returns those that stay.
+fn make_room(db: &Transaction<'_>, stored: Option<&Stored>, append: &Append, at: i64) -> rusqlite::Result<Parts> {
+    let Some(Stored { number, parts, .. }) = stored else { return Ok(Parts { whole: at, ..Parts::default() }) };
+    match (append.replaces, append.hides_older) {
+        (false, false) => return Ok(*parts),
+        (true, false) => {
+            remove_parts(db, *number, i64::MAX)?;
+            return Ok(Parts { whole: at, ..Parts::default() });
+        }
+        (true, true) => remove_parts(db, *number, parts.first)?,
+        (false, true) => {}
+    }
+    let last = db.prepare_cached("SELECT coalesce(max(number), 0) FROM part WHERE entry = ?1")?;
+    let first = { last }.query_row([number], |row| row.get::<_, i64>(0))? + 1;
+    let older = parts.count + if append.replaces { 0 } else { parts.older };
+    Ok(Parts { first, count: 0, older, whole: at })
 }
 
 /// Reads the heads that a filter selects: for each status at most `limit`, by its index, of which the first are kept.
@@ -131,13 +186,14 @@ pub(super) fn remove(db: &Transaction<'_>, id: &str, after: Revision) -> DbResul
     if current != after {
         return Ok(Err(StoreError::Conflict { id: id.to_owned(), after, current }));
     }
-    remove_parts(db, number)?;
+    remove_parts(db, number, i64::MAX)?;
     db.prepare_cached("DELETE FROM entry WHERE number = ?1")?.execute([number])?;
     Ok(Ok(()))
 }
 
-fn remove_parts(db: &Transaction<'_>, number: i64) -> rusqlite::Result<()> {
-    db.prepare_cached("DELETE FROM part WHERE entry = ?1")?.execute([number]).map(drop)
+/// Removes the parts of an entry before a number.
+fn remove_parts(db: &Transaction<'_>, entry: i64, before: i64) -> rusqlite::Result<()> {
+    db.prepare_cached("DELETE FROM part WHERE entry = ?1 AND number < ?2")?.execute([entry, before]).map(drop)
 }
 
 fn revision(row: &Row<'_>) -> rusqlite::Result<Revision> {

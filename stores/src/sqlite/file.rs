@@ -14,12 +14,13 @@ use super::failure::{Doing, failed, is_locked};
 /// Marks the files of this crate: `emtr` in ASCII.
 const APPLICATION: i64 = 0x656d_7472;
 /// The version of the tables.
-const FORMAT: i64 = 2;
+const FORMAT: i64 = 3;
 /// How long a change waits for the lock of another process.
 const LOCKED: Duration = Duration::from_secs(5);
 
-/// `entry.crc`, `part.crc` and `value.crc` are the checksums of the text or the bytes beside them. `part.number` grows, so it orders the parts of an entry. `entry.parts` is their count, so a part that is missing is
-/// noticed. `last_revision` is greater than each revision of an entry that was removed.
+/// `entry.crc`, `part.crc` and `value.crc` are the checksums of the text or the bytes beside them. `part.number` grows, so
+/// it orders the parts of an entry. Those before `entry.first` are hidden, by the append of the revision `entry.whole`.
+/// `entry.parts` counts the others and `entry.older` the hidden ones, so a part that is missing is noticed. `last_revision` is greater than each revision of an entry that was removed.
 const TABLES: &str = "
     CREATE TABLE IF NOT EXISTS entry (
         number INTEGER PRIMARY KEY,
@@ -29,7 +30,10 @@ const TABLES: &str = "
         status TEXT NOT NULL,
         head TEXT NOT NULL,
         crc INTEGER NOT NULL,
-        parts INTEGER NOT NULL
+        parts INTEGER NOT NULL,
+        first INTEGER NOT NULL,
+        older INTEGER NOT NULL,
+        whole INTEGER NOT NULL
     ) STRICT;
     CREATE INDEX IF NOT EXISTS entry_by_status ON entry (status, id);
     CREATE TABLE IF NOT EXISTS part (

@@ -10,6 +10,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use bytes::Bytes;
 use emitree_middleware::store::{Append, Entry, EntryHead, Filter, Revision, Store, StoreError, StoreId, check_id};
 use emitree_middleware::values::{KeyValues, ValueKey};
 use emitree_runtime::Result as RunResult;
@@ -94,6 +95,14 @@ impl Store for SqliteStore {
             let head = append.check()?;
             let append = append.clone();
             self.0.worker.change(move |connection| entries::append(connection, &append, &head)).await
+        })
+    }
+
+    fn older_parts<'a>(&'a self, id: &'a str, before: Revision) -> BoxFuture<'a, Result<Vec<Bytes>, StoreError>> {
+        Box::pin(async move {
+            check_id(id)?;
+            let id = id.to_owned();
+            self.0.worker.read(move |connection| entries::older_parts(connection, &id, before)).await
         })
     }
 

@@ -4,6 +4,7 @@ use std::fmt::Debug;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use bytes::Bytes;
 use emitree_middleware::store::{Append, Entry, EntryHead, Filter, MemoryStore, Revision, Store, StoreError, StoreId};
 use emitree_stores::conformance;
 use futures_util::future::BoxFuture;
@@ -15,6 +16,10 @@ enum Defect {
     AppendsTwice,
     IgnoresTheRevision,
     IgnoresReplaces,
+    HidesNothing,
+    MixesOlderParts,
+    KeepsWhatIsReplaced,
+    ReturnsPartsTwice,
     LosesAPart,
     LosesTheHolder,
     AllowsAnyId,
@@ -51,6 +56,8 @@ impl Defective {
             }
             Defect::IgnoresTheRevision => append.head.revision = self.current(&append.head.id).await,
             Defect::IgnoresReplaces => append.replaces = false,
+            Defect::HidesNothing => append.hides_older = false,
+            Defect::KeepsWhatIsReplaced if append.replaces => (append.replaces, append.hides_older) = (false, true),
             Defect::LosesAPart if append.parts.len() > 2 => drop(append.parts.pop()),
             Defect::LosesTheHolder => append.head.holder = None,
             Defect::AllowsAnyId if append.head.id.is_empty() => append.head.id = "empty".to_owned(),
@@ -82,6 +89,17 @@ impl Store for Defective {
                 }
             }
             self.inner.append(&self.changed(append).await).await
+        })
+    }
+
+    fn older_parts<'a>(&'a self, id: &'a str, before: Revision) -> BoxFuture<'a, Result<Vec<Bytes>, StoreError>> {
+        Box::pin(async move {
+            let before = if self.has(Defect::ReturnsPartsTwice) { self.current(id).await } else { before };
+            let mut older = self.inner.older_parts(id, before).await?;
+            if self.has(Defect::MixesOlderParts) {
+                older.reverse();
+            }
+            Ok(older)
         })
     }
 
@@ -125,6 +143,10 @@ fn a_store_with_a_defect_does_not_conform() {
         (D::AppendsTwice, ""),
         (D::IgnoresTheRevision, "a change for revision"),
         (D::IgnoresReplaces, "the parts of `a`"),
+        (D::HidesNothing, "the parts of `a`"),
+        (D::MixesOlderParts, "the older parts of `a`"),
+        (D::KeepsWhatIsReplaced, "the older parts of `a`"),
+        (D::ReturnsPartsTwice, "Ok([b"),
         (D::LosesAPart, ""),
         (D::LosesTheHolder, ""),
         (D::AllowsAnyId, "an empty id must be refused"),

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 /// One change, or a list. `back` counts how many revisions ago the author has read the entry.
 #[derive(Clone, Debug)]
 enum Step {
-    Append { entry: usize, back: usize, status: usize, parts: usize, replaces: bool },
+    Append { entry: usize, back: usize, status: usize, parts: usize, replaces: bool, hides: bool },
     Repeat { entry: usize, back: usize },
     Remove { entry: usize, back: usize },
     List { statuses: u8, after: usize, limit: usize },
@@ -24,8 +24,10 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     // Most authors have read the last revision.
     let entry_and_back = || (0..IDS.len(), prop_oneof![4 => Just(0), 1 => 1..4_usize]);
     let step = prop_oneof![
-        6 => (entry_and_back(), 0..STATUSES.len(), 0..3_usize, any::<bool>()).prop_map(
-            |((entry, back), status, parts, replaces)| Step::Append { entry, back, status, parts, replaces }
+        6 => (entry_and_back(), 0..STATUSES.len(), 0..3_usize, any::<[bool; 2]>()).prop_map(
+            |((entry, back), status, parts, [replaces, hides])| {
+                Step::Append { entry, back, status, parts, replaces, hides }
+            }
         ),
         2 => entry_and_back().prop_map(|(entry, back)| Step::Repeat { entry, back }),
         1 => entry_and_back().prop_map(|(entry, back)| Step::Remove { entry, back }),
@@ -39,6 +41,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 #[derive(Default)]
 struct Model {
     entries: BTreeMap<&'static str, (EntryHead, Vec<String>)>,
+    /// The parts that are hidden.
+    older: BTreeMap<&'static str, Vec<String>>,
     /// All appends for an entry, also those that were refused.
     appends: BTreeMap<&'static str, Vec<Append>>,
     /// The id of the append that made the revision of an entry.
@@ -71,6 +75,13 @@ impl Model {
             let mut head = append.head.clone();
             head.revision = revision;
             let (_, mut parts) = self.entries.remove(id).unwrap_or((head.clone(), Vec::new()));
+            let older = self.older.entry(id).or_default();
+            if append.replaces {
+                older.clear();
+            }
+            if append.hides_older {
+                older.append(&mut parts);
+            }
             if append.replaces {
                 parts.clear();
             }
@@ -84,12 +95,12 @@ impl Model {
 
     async fn step(&mut self, store: &impl Store, n: usize, step: Step) {
         match step {
-            Step::Append { entry, back, status, parts, replaces } => {
+            Step::Append { entry, back, status, parts, replaces, hides } => {
                 let id = IDS[entry];
                 let mut head = EntryHead::new(id, "job");
                 (head.status, head.revision) = (STATUSES[status], self.revision(id, back));
                 let mut append = Append::new(head);
-                append.replaces = replaces;
+                (append.replaces, append.hides_older) = (replaces, hides);
                 append = (0..parts).fold(append, |append, part| append.part(format!("{n}.{part}")));
                 self.append(store, id, &append).await;
                 self.appends.entry(id).or_default().push(append);
@@ -107,6 +118,7 @@ impl Model {
                 if current == Revision::NONE || current == after {
                     result.expect("the removal");
                     self.entries.remove(id);
+                    self.older.remove(id);
                 } else {
                     assert_conflict(result, after, current);
                 }
@@ -133,6 +145,11 @@ impl Model {
                 (entry.head, parts.collect())
             });
             assert_eq!(found, self.entries.get(id).cloned());
+            if let Some((head, _)) = found {
+                let older = store.older_parts(id, head.revision).await.expect("parts");
+                let older: Vec<_> = older.iter().map(|part| String::from_utf8_lossy(part).into_owned()).collect();
+                assert_eq!(older, self.older.get(id).cloned().unwrap_or_default());
+            }
         }
     }
 }

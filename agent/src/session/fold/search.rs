@@ -118,6 +118,13 @@ const fn goes_on(record: &Record) -> bool {
 }
 
 impl Conversation {
+    /// Returns the number of turns after another one that can be read, and that no attempt can discard any more.
+    pub(crate) fn turns_after(&self, turn: u64) -> u64 {
+        let is_over = |number| self.runs.iter().all(|run| run.number != number || run.undo.is_none());
+        let rows = self.table.iter().filter(|row| row.number > turn && row.messages > 0);
+        rows.filter(|row| !row.is_discarded && is_over(row.run)).count() as u64
+    }
+
     fn has_entered(&self, turn: u64) -> bool {
         self.table.iter().rfind(|row| row.number == turn).is_some_and(|row| row.messages > 0)
     }

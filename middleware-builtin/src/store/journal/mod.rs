@@ -41,7 +41,8 @@ pub use pieces::joined_parts;
 /// The journal calls one method at a time, in its writer, and holds no lock of its own meanwhile.
 pub trait Journaled: Send + Sync + 'static {
     /// Returns the difference to the last change that was returned, or everything if `whole` is `true`. Returns `None`
-    /// if there is nothing to store.
+    /// if there is nothing to store. The owner decides whether everything hides or replaces the parts before
+    /// ([`Change::older`]), and may return everything without being asked.
     ///
     /// A change that was returned is not asked for again: the journal repeats its append until it is stored. If it
     /// cannot be stored, the journal asks for everything, or calls [`reload`](Self::reload).
@@ -75,6 +76,22 @@ pub struct Change {
     pub meta: Map<String, Value>,
     /// The parts to add, of any length. A long part is cut when it is stored, and [`joined_parts`] joins it again.
     pub parts: Vec<Bytes>,
+    /// What happens to the parts before. A change that has everything hides or replaces them.
+    pub older: Older,
+}
+
+/// What a [`Change`] does to the parts before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Older {
+    /// The parts are added to them.
+    Stay,
+    /// They are hidden ([`Append::hides_older`](super::Append::hides_older)).
+    Hidden,
+    /// They are hidden, and those that are hidden already are removed.
+    HiddenOnce,
+    /// All of them are removed, also those that are hidden.
+    Removed,
 }
 
 /// Shows the lengths of the parts.
@@ -85,6 +102,7 @@ impl fmt::Debug for Change {
             .field("questions", &self.questions)
             .field("meta", &self.meta)
             .field("parts", &Lengths(&self.parts))
+            .field("older", &self.older)
             .finish()
     }
 }
@@ -99,7 +117,7 @@ impl fmt::Debug for Change {
 /// The writer runs in the tokio runtime in which it was first needed, and ends when there is no claim and no request.
 /// If its runtime is dropped, the next request starts another.
 ///
-/// The owner replaces all parts, instead of adding to them, once it has added more bytes than it last wrote as a whole,
+/// The owner is asked for everything, which hides or replaces all parts, once it has added more bytes than it last wrote as a whole,
 /// and more than 8 MiB, or 64 KiB if the append releases the entry. So the bytes written grow linearly with the changes.
 ///
 /// # Losing the claim

@@ -18,7 +18,7 @@ const ADDED_AT_END: u64 = 64 * 1024;
 pub(super) struct State {
     /// The head as it was last read or stored.
     pub(super) head: EntryHead,
-    /// The number of bytes that were added since the parts were last replaced.
+    /// The number of bytes that were added since the parts were last hidden or replaced.
     added: u64,
     /// Set if another process has changed the entry.
     pub(super) is_stale: bool,
@@ -78,7 +78,7 @@ impl State {
         lost
     }
 
-    /// Returns `true` if the next change replaces all parts. `releases` is `true` if it releases the entry.
+    /// Returns `true` if the next change hides or replaces all parts. `releases` is `true` if it releases the entry.
     pub(super) fn is_whole_due(&self, releases: bool) -> bool {
         let least = if releases { ADDED_AT_END } else { ADDED };
         self.needs_whole || self.head.revision == Revision::NONE || self.added > least.max(self.head.whole_bytes)
@@ -94,8 +94,9 @@ impl State {
 
     /// Takes over an append that was stored.
     pub(super) fn stored(&mut self, append: &Append, revision: Revision) {
-        self.added = if append.replaces { 0 } else { self.added + length(&append.parts) };
-        self.needs_whole &= !append.replaces;
+        let is_whole = append.replaces || append.hides_older;
+        self.added = if is_whole { 0 } else { self.added + length(&append.parts) };
+        self.needs_whole &= !is_whole;
         self.head = EntryHead { revision, ..append.head.clone() };
     }
 }

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::state::{is_renewal_due, length, other_holder};
 use super::writer::Waiting;
-use super::{Change, Claim, Holder, Inner, Revision, StoreError, pieces};
+use super::{Change, Claim, Holder, Inner, Older, Revision, StoreError, pieces};
 use crate::shared::panic::caught;
 use crate::store::{Append, Entry};
 
@@ -79,7 +79,7 @@ impl Inner {
                 }
                 Ok(change) => change,
             };
-            let Some(append) = self.plan(batch, change, whole) else { break };
+            let Some(append) = self.plan(batch, change) else { break };
             self.state.lock().pending = Some(Arc::new(append));
             match self.settle().await {
                 // Another process was faster: look again.
@@ -99,7 +99,7 @@ impl Inner {
     }
 
     /// Returns the append for a batch, or `None` if there is nothing to store.
-    fn plan(&self, batch: &Waiting, change: Option<Change>, whole: bool) -> Option<Append> {
+    fn plan(&self, batch: &Waiting, change: Option<Change>) -> Option<Append> {
         let state = self.state.lock();
         let held = state.is_held(&self.by);
         let claimed = state.is_claimed() || !batch.claims.is_empty();
@@ -115,8 +115,9 @@ impl Inner {
         head.list_questions(change.questions);
         let mut append = Append::new(head);
         append.parts = change.parts.into_iter().flat_map(pieces::cut).collect();
-        if whole {
-            append.replaces = true;
+        append.replaces = matches!(change.older, Older::HiddenOnce | Older::Removed);
+        append.hides_older = matches!(change.older, Older::Hidden | Older::HiddenOnce);
+        if change.older != Older::Stay {
             append.head.whole_bytes = length(&append.parts);
         }
         Some(append)

@@ -36,7 +36,7 @@ async fn a_file_that_is_no_store_is_refused_and_stays_as_it_was() {
     let newer = folder.path().join("newer.db");
     drop(open(&newer).await);
     Connection::open(&newer)
-        .and_then(|db| db.execute_batch("PRAGMA user_version = 3; PRAGMA journal_mode = DELETE"))
+        .and_then(|db| db.execute_batch("PRAGMA user_version = 4; PRAGMA journal_mode = DELETE"))
         .expect("a version");
     let table = [
         (&text, "cannot be opened: it is not a SQLite database; name another file", "file is not a database"),
@@ -44,7 +44,7 @@ async fn a_file_that_is_no_store_is_refused_and_stays_as_it_was() {
         (
             &newer,
             "cannot be opened",
-            "the file has format 3, and this version reads format 2: use the version of emitree that has written it",
+            "the file has format 4, and this version reads format 3: use the version of emitree that has written it",
         ),
     ];
     for (path, message, cause) in table {
@@ -121,6 +121,28 @@ async fn an_entry_that_is_damaged_is_an_error_and_others_are_read() {
         if !damage.contains("part") {
             assert_eq!(store.list(&Filter::unfinished()).await.expect_err("damaged").to_string(), error);
         }
+    }
+}
+
+/// S5, S11
+#[tokio::test]
+async fn a_hidden_part_that_is_damaged_is_an_error_and_the_others_are_read() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let damages = [
+        ("DELETE FROM part WHERE number = 1", "of its older parts, it has 1 of its 2 parts"),
+        ("UPDATE part SET bytes = x'00' WHERE number = 2", "of its older parts, its part 1 has the checksum "),
+    ];
+    for (damage, expected) in damages {
+        let path = new_path(&folder);
+        let store = open(&path).await;
+        let first = store.append(&append("a", Revision::NONE).part("second")).await.expect("stored");
+        let second = store.append(&append("a", first).hiding()).await.expect("stored");
+        assert_eq!(store.older_parts("a", second).await.expect("two parts").len(), 2);
+        let changed = Connection::open(&path).and_then(|db| db.execute(damage, [])).expect("a damage");
+        assert_eq!(changed, 1, "{damage}");
+        let error = store.older_parts("a", second).await.expect_err("damaged").to_string();
+        assert!(error.starts_with(&format!("the stored entry `a` is damaged: {expected}")), "{error}");
+        assert_eq!(store.load("a").await.expect("loaded").expect("an entry").parts.len(), 1);
     }
 }
 

@@ -7,6 +7,7 @@ mod values;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use bytes::Bytes;
 use emitree_middleware::store::{Append, Entry, EntryHead, Filter, Revision, Store, StoreError, StoreId};
 use emitree_stores::{SqliteStore, conformance};
 use futures_util::future::{BoxFuture, FutureExt, try_join_all};
@@ -58,6 +59,10 @@ impl Store for InTurn {
 
     fn append<'a>(&'a self, append: &'a Append) -> BoxFuture<'a, Result<Revision, StoreError>> {
         self.next().append(append)
+    }
+
+    fn older_parts<'a>(&'a self, id: &'a str, before: Revision) -> BoxFuture<'a, Result<Vec<Bytes>, StoreError>> {
+        self.next().older_parts(id, before)
     }
 
     fn list<'a>(&'a self, filter: &'a Filter) -> BoxFuture<'a, Result<Vec<EntryHead>, StoreError>> {

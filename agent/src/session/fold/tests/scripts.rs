@@ -14,11 +14,13 @@ use emitree_runtime::{Answer, Interrupt, RunKey};
 use serde_json::{Value, json};
 
 use super::{Log, Rng, assert_valid, call, response, user};
+use crate::session::fold::search::Search;
 use crate::session::fold::spans::Span;
 use crate::session::fold::turn::QuestionState;
 use crate::session::fold::turn::{Call, OpenTurn, Question};
 use crate::session::fold::{Conversation, Fork};
 use crate::session::keys::{key_of_call, read_key};
+use crate::session::past::{PastError, Point};
 use crate::session::record::{Asked, Fact, Input, Line, Record, SettledAs};
 use crate::{Message, ToolCall, Turn, Usage};
 
@@ -145,6 +147,44 @@ impl Sim {
             let result = results.find(|result| result.id == asked.id).map(|result| result.response.to_string());
             let is_said = result.as_ref().is_none_or(|text| !text.contains("not executed: interrupted"));
             assert!(is_said, "a question was closed silently: {result:?}");
+        }
+    }
+
+    /// An earlier point is the fold of some of the first records, and each that they reach back to is found (A29).
+    fn check_points(&mut self) {
+        let lines: Vec<_> = self.log.lines.iter().map(|line| Line::read(line).expect("a line")).collect();
+        let mut folds = vec![Conversation::default()];
+        for line in &lines {
+            let mut fold = folds[folds.len() - 1].clone();
+            fold.apply(line.clone()).expect("it was folded before");
+            folds.push(fold);
+        }
+        let is_withheld = |line: &Line| matches!(line.record, Record::Replaced { withheld: true, .. });
+        let last_withheld = lines.iter().rposition(is_withheld).map_or(0, |at| at + 1);
+        for _ in 0..self.log.fold.turns.min(6) {
+            let turn = 1 + self.rng.small::<u64>(usize::try_from(self.log.fold.turns).expect("few"));
+            for point in [Point::After(turn), Point::Before(turn)] {
+                let mut search = Search::new(point, Conversation::default());
+                lines.iter().for_each(|line| search.fold_line(line.clone()).expect("it was folded before"));
+                let found = match search.end() {
+                    Ok(found) => found,
+                    Err(PastError::Forgotten { .. }) => {
+                        assert!(folds[last_withheld.max(1)].turns >= turn, "{point} is forgotten");
+                        continue;
+                    }
+                    Err(PastError::Discarded { .. } | PastError::Unfinished { .. }) => continue,
+                    Err(other) => panic!("{other}"),
+                };
+                self.count("point");
+                let is_it = |fold: &&Conversation| (&fold.messages, &fold.runs) == (&found.messages, &found.runs);
+                assert!(folds.iter().any(|fold| is_it(&fold)), "{point}");
+                let in_hand = found.runs.iter().filter_map(|run| run.open.as_ref()).find(|open| open.number == turn);
+                match point {
+                    Point::After(_) => assert!(found.turns >= turn && in_hand.is_none_or(|open| open.is_ended)),
+                    _ => assert_eq!(found.turns, turn - 1),
+                }
+                assert_valid(&found.fork("fork"), &point);
+            }
         }
     }
 
@@ -937,6 +977,7 @@ fn run_scripts(rewrites: bool) {
         let script = std::panic::catch_unwind(|| {
             let mut sim = Sim::new(seed, rewrites);
             (0..80).for_each(|_| sim.step());
+            sim.check_points();
             sim.counts
         });
         match script {
@@ -949,8 +990,18 @@ fn run_scripts(rewrites: bool) {
     }
     eprintln!("{counts:?}");
     if seeds.end - seeds.start >= 60 {
-        let rare =
-            ["kill", "fork", "edit", "used", "lost reply", "not returned", "session below", "interjection", "paused"];
+        let rare = [
+            "kill",
+            "fork",
+            "point",
+            "edit",
+            "used",
+            "lost reply",
+            "not returned",
+            "session below",
+            "interjection",
+            "paused",
+        ];
         rare.iter()
             .for_each(|what| assert!(counts.get(what).is_some_and(|n| *n > 0), "{what} is too rare: {counts:?}"));
     }
