@@ -98,7 +98,8 @@ const NOTE: &str = "the result is too large to be shown as a whole: read other p
 /// [`Summarize`](super::Summarize) has replaced the messages, or because an attempt was discarded. Without a
 /// [session](emitree_agent::AgentRun::session), and after a [handoff](emitree_agent::kinds::Handoff) to the agent, all results of the run
 /// are removed, because no other run can read them. A
-/// result stays in the store if the process ends, or the tokio runtime shuts down, before the run has ended.
+/// result stays in the store if the process ends, or the tokio runtime shuts down, before the run has ended, and if it is
+/// older than the last [fork](Session::fork) of the session, because both sessions may need it.
 ///
 /// # What it remembers
 ///
@@ -272,9 +273,15 @@ impl LargeResults {
         };
         let used = ids_in(&text);
         let of_run = take(&mut *ctx.own_extension_or_default::<OfRun>().0.lock());
+        let last_fork = ctx.session().and_then(|session| session.last_fork());
         // Results that another run of the session is adding are in that run's `OfRun`, so they stay (A17).
         let unused = memory.with(ctx, |memory| {
             memory.ids.extend(of_run);
+            if memory.last_fork != last_fork {
+                // The other session may need each of them.
+                memory.ids.clear();
+                memory.last_fork = last_fork;
+            }
             let (used, unused) = take(&mut memory.ids).into_iter().partition(|id| used.contains(id.as_str()));
             memory.ids = used;
             unused
@@ -304,6 +311,9 @@ impl LargeResults {
 #[serde(default)]
 struct Memory {
     ids: BTreeSet<String>,
+    /// The other session of the last fork that was noticed. The ids of the results before it are forgotten.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_fork: Option<String>,
 }
 
 /// The ids that a run has stored, in all its attempts.

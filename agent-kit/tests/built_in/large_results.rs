@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use emitree_agent::past::Point;
 use emitree_agent::values::{WriteValue, Written};
 use emitree_agent::{
     AgentBuilder, AgentRun, ChatRequest, History, HookTest, HooksFn, How, Message, Reply, ScriptedModel, Session, Tool,
@@ -265,6 +266,33 @@ async fn results_whose_id_no_message_has_any_more_are_removed_at_the_end_of_a_ru
     });
     agent.ask("hello").with(summary).session(&session).await?;
     assert_eq!(store.keys(None).await?, [ValueKey::new(["large_results", &kept])?]);
+    Ok(())
+}
+
+// A17, A29
+#[tokio::test]
+async fn results_that_are_older_than_a_fork_stay_for_the_other_session() -> Result<()> {
+    for origin_forgets in [true, false] {
+        let (store, session) = (MemoryValues::new(), Session::new());
+        let script = ScriptedModel::by("test", |request: &ChatRequest| match request.last_user_text().as_str() {
+            "big" if request.messages.last().is_some_and(|last| last.tool_results().count() == 0) => {
+                Reply::calls([("big", json!({"text": "text 101"}))])
+            }
+            text => Reply::text(text.to_owned()),
+        });
+        let agent = with_big(&script).values(store.clone()).with(LargeResults::over_bytes(100)).with(forgets("forget"));
+        let agent = agent.build()?;
+        agent.ask("big").session(&session).await?;
+        let fork = session.fork(Point::Now, "b").await?;
+        let forgetting = if origin_forgets { &session } else { &fork };
+        agent.ask("forget").session(forgetting).await?;
+        assert_eq!(stored(&store).await, 1, "the other session has it");
+        // Newer results are removed as ever.
+        agent.ask("big").session(forgetting).await?;
+        assert_eq!(stored(&store).await, 2);
+        agent.ask("forget").session(forgetting).await?;
+        assert_eq!(stored(&store).await, 1);
+    }
     Ok(())
 }
 

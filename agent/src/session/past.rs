@@ -215,6 +215,13 @@ impl Session {
         from.map(|Fork { session, turn }| Origin { session, turn })
     }
 
+    /// Returns the id of the other session of the last fork: the one that was made of this session, or of which this one
+    /// was made. That session may need what this one has stored elsewhere before.
+    #[must_use]
+    pub fn last_fork(&self) -> Option<String> {
+        self.read(|session| session.forked.as_ref().or(session.from.as_ref()).map(|fork| fork.session.clone()))
+    }
+
     /// Returns the session as it was at an earlier point.
     ///
     /// A session with a [store](Self::open) stores what has changed, and reads its entry again: all points since the
