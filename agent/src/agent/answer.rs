@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use serde_json::json;
 
 use crate::agent::events::{MessageAdded, MessageReplaced};
-use crate::agent::turn::LoopState;
+use crate::agent::turn::{AsksOnce, LoopState, Resumes};
 use crate::model::{emit, log};
 use crate::{Agent, AgentInput, AgentOutput, Message, Part, Role};
 
@@ -143,6 +143,10 @@ async fn settle_in(state: &LoopState, output: &mut AgentOutput, ctx: &RunContext
         if let Some(claim) = state.claim() {
             claim.await?;
         }
+        if let Some(known) = state.asked_once(ctx)? {
+            output.end_with(Arc::new(known.answer));
+            return Ok(());
+        }
         return settle_foreign(output, state, ctx).await;
     };
     if *before == output.answer {
@@ -162,11 +166,13 @@ async fn settle_in(state: &LoopState, output: &mut AgentOutput, ctx: &RunContext
 async fn settle_foreign(output: &mut AgentOutput, state: &LoopState, ctx: &RunContext) -> Result<()> {
     let question = std::mem::take(&mut state.answer.0.lock().question);
     let known = state.session.count_added();
-    // An attempt of the loop that has failed has added the question itself.
-    let question = if known == 0 { question } else { Vec::new() };
+    // An attempt of the loop that has failed, or an earlier run that was asked for once, has added the question itself.
+    let resumes = state.resumes() == Resumes::Session;
+    let question = if known == 0 && !resumes { question } else { Vec::new() };
+    let once = ctx.own_extension::<AsksOnce>().map(|once| once.0.clone());
     let answer = in_place_of(&Message::assistant(""), output.answer.clone(), false);
     let messages = question.into_iter().map(Arc::new).chain([Arc::clone(&answer)]).collect();
-    state.session.answer_instead(ctx, messages)?;
+    state.session.answer_instead(ctx, messages, once, resumes)?;
     state.answer.keep(&answer, ctx);
     output.end_with(answer);
     // The layer does not know which messages this run has added.

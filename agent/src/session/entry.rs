@@ -66,6 +66,8 @@ struct Known {
     ended: EntryStatus,
     /// `true` if a message has come while no run used the session.
     has_new: bool,
+    /// `has_new` before the last claim, for a run that changes nothing.
+    had_new: bool,
     /// The number of runs that are about to use the session.
     claiming: usize,
     /// `true` if no record of a new session was handed over.
@@ -150,7 +152,17 @@ impl SessionEntry {
         let handed = (Vec::new(), head.revision);
         let is_new = session.read(Conversation::is_new);
         let listed = Listed::of(&head);
-        let known = Known { handed, listed, ended, has_new: false, claiming: 0, is_new, forgets: false, snapshot };
+        let known = Known {
+            handed,
+            listed,
+            ended,
+            has_new: false,
+            had_new: false,
+            claiming: 0,
+            is_new,
+            forgets: false,
+            snapshot,
+        };
         let known = Mutex::new(known);
         let log = Arc::downgrade(&session.log);
         let entry = Arc::new_cyclic(|this: &Weak<Self>| Self {
@@ -254,7 +266,8 @@ impl SessionEntry {
         let claim = if is_in_job { self.journal.claim_when_free().await } else { self.journal.claim().await };
         drop(claiming);
         let claim = claim.map_err(not_stored)?;
-        self.known.lock().has_new = false;
+        let known = &mut *self.known.lock();
+        known.had_new |= take(&mut known.has_new);
         Ok(claim)
     }
 
@@ -283,8 +296,13 @@ impl SessionEntry {
     /// Stores all changes so far, and releases the claim of a run that has ended. Without a status, the run has changed
     /// nothing.
     pub(crate) async fn release(&self, claim: Option<Claim>, status: Option<EntryStatus>) -> Result<(), StoreError> {
-        if let Some(status) = status {
-            self.known.lock().ended = status;
+        {
+            let known = &mut *self.known.lock();
+            let had_new = take(&mut known.had_new);
+            match status {
+                Some(status) => known.ended = status,
+                None => known.has_new |= had_new,
+            }
         }
         match claim {
             Some(claim) => claim.release().await?,
@@ -454,27 +472,32 @@ impl Journaled for SessionEntry {
         let Some(log) = self.log.upgrade() else { return Ok(()) };
         let (fold, snapshot) = (fold_of(entry)?, self.kept.turns_of_snapshot(entry)?);
         let root = log.root();
-        let known = &mut *self.known.lock();
-        let stored = {
+        // Values of users are dropped below, so `known` is not locked meanwhile. The journal calls one method at a time.
+        let (mut inputs, before) = {
+            let known = &mut *self.known.lock();
+            (known.is_new, known.forgets, known.snapshot) = (false, false, snapshot);
+            (take(&mut known.handed.0), known.handed.1)
+        };
+        let (stored, has_new) = {
             let state = &mut *log.lock();
-            let (handed, before) = &mut known.handed;
-            let mut inputs = take(handed);
-            if *before != self.journal.revision() {
+            if before != self.journal.revision() {
                 inputs.clear();
             }
             let unstored = state.take_queue().into_iter();
             inputs.extend(
                 unstored.filter(|line| line.session.is_none() && line.record.is_input()).map(|line| line.record),
             );
-            (known.is_new, known.forgets, known.snapshot) = (false, false, snapshot);
             state.reload(root, fold);
             let has_new = state.push_again(root, inputs);
-            known.has_new = has_new;
-            state.fold.state.clone()
+            (state.fold.state.clone(), has_new)
         };
-        root.slices.restore(&stored);
         let (revision, listed) = (entry.head.revision, Listed::of(&entry.head));
-        (known.handed, known.listed, known.ended) = ((Vec::new(), revision), listed, entry.head.status);
+        {
+            let known = &mut *self.known.lock();
+            (known.has_new, known.had_new) = (has_new, false);
+            (known.handed, known.listed, known.ended) = ((Vec::new(), revision), listed, entry.head.status);
+        }
+        root.slices.restore(&stored);
         Ok(())
     }
 

@@ -85,6 +85,8 @@ pub(super) struct Local {
 #[derive(Debug, Default)]
 pub(super) struct Live {
     pub(super) number: u32,
+    /// The epoch of the log in which the run has begun: after a reload, another run may have its number.
+    pub(super) epoch: u32,
     /// The run, while an attempt is under way.
     pub(super) ctx: Option<RunContext>,
     /// The numbers of the messages that attempts have taken, and that have not entered the history yet.
@@ -365,7 +367,7 @@ impl LogState {
 
 impl Local {
     pub(super) fn live(&mut self, run: u32) -> Option<&mut Live> {
-        self.live.iter_mut().find(|live| live.number == run)
+        self.live.iter_mut().rfind(|live| live.number == run)
     }
 
     /// Returns `true` if no attempt of another run has taken the message.

@@ -193,8 +193,13 @@ pub(crate) enum Record {
     },
     /// The hooks of `tool.resolve` have seen all calls of a turn.
     Resolved { turn: u64 },
-    /// Messages behind the results of an open turn.
-    Injected { turn: u64, messages: Vec<Arc<Message>> },
+    /// Messages behind the results of an open turn. `answers` if the last one is the answer of the turn.
+    Injected {
+        turn: u64,
+        messages: Vec<Arc<Message>>,
+        #[serde(default, skip_serializing_if = "is_false")]
+        answers: bool,
+    },
     /// A fact about a call of an open turn.
     Call { turn: u64, call: usize, fact: Box<Fact> },
     /// The turn ends: its messages enter the history.

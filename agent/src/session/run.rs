@@ -118,7 +118,7 @@ impl SessionRun {
 
     /// Returns what only this process knows about the run.
     fn live<'a>(&self, state: &'a mut LogState) -> Option<&'a mut Live> {
-        let run = self.begun.get()?.run;
+        let run = self.number(state)?;
         state.local(self.view())?.live(run)
     }
 
@@ -188,23 +188,17 @@ impl SessionRun {
         }
         let (run, epoch) = (session.begun, state.epoch);
         let options = (*options != ChatOptions::default()).then(|| Box::new(options.clone()));
-        let was_held = session.stopped.and_then(|run| session.find_run(run)?.answer.as_ref()?.message.clone());
         let once = once.filter(|_| !resumes);
         let began = Record::Began { run, id: ctx.run_id(), once, options, resumes };
         state.push(self.view(), began).map_err(Error::new)?;
         _ = self.begun.set(Begun { run, epoch });
         if let Some(local) = state.local(self.view()) {
-            local.live.push(Live { number: run, ctx: Some(ctx.clone()), ..Live::default() });
+            local.live.push(Live { number: run, epoch, ctx: Some(ctx.clone()), ..Live::default() });
         }
         self.say(state, messages);
         match resumed {
             Some(Resumed::Run { run: id, turn, .. }) => {
-                let held = self.held(state);
-                if was_held.is_some() {
-                    self.add(state, held.iter().map(|(_, message)| Arc::clone(message)).collect());
-                }
-                held.iter().for_each(|(turn, _)| self.live(state).into_iter().for_each(|live| live.last_turn = *turn));
-                Ok(Some(Resumed::Run { run: id, turn, answer: held.map(|(_, message)| message) }))
+                Ok(Some(Resumed::Run { run: id, turn, answer: self.take_held(state) }))
             }
             Some(Resumed::Ended(answer)) => {
                 let session = state.session(self.view());
@@ -231,6 +225,10 @@ impl SessionRun {
     /// Returns what an earlier run has left.
     fn find_left(&self, session: &Conversation) -> Result<Resumed> {
         if let Some(stopped) = session.stopped.and_then(|run| session.find_run(run)) {
+            if stopped.undo.is_some() {
+                // Another attempt may follow.
+                return Err(Error::new(format!("the session cannot be resumed: the run {} has not ended", stopped.id)));
+            }
             return Ok(Resumed::Run { run: stopped.id, turn: stopped.counts, answer: None });
         }
         if let Some(other) = session.runs.iter().find(|run| run.is_live()) {
@@ -275,11 +273,21 @@ impl SessionRun {
             return Ok(None);
         }
         let turn = self.find(state).map(|run| run.counts).unwrap_or_default();
-        Ok(Some(if had_answered {
-            Resumed::Conversation
-        } else {
-            Resumed::Run { run: ctx.run_id(), turn, answer: None }
-        }))
+        if had_answered {
+            return Ok(Some(Resumed::Conversation));
+        }
+        Ok(Some(Resumed::Run { run: ctx.run_id(), turn, answer: self.take_held(state) }))
+    }
+
+    /// Takes over the answer that an earlier run has not returned. If it was not in the history, this attempt adds it.
+    fn take_held(&self, state: &mut LogState) -> Option<Arc<Message>> {
+        let (turn, message) = self.held(state)?;
+        let taken = self.find(state).and_then(|run| run.undo.as_ref()?.held.as_ref());
+        if taken.is_some_and(|held| held.message.is_some()) {
+            self.add(state, vec![Arc::clone(&message)]);
+        }
+        self.live(state).into_iter().for_each(|live| live.last_turn = turn);
+        Some(message)
     }
 
     fn say(&self, state: &mut LogState, messages: Vec<Arc<Message>>) {
@@ -422,7 +430,13 @@ impl SessionRun {
     /// # Errors
     ///
     /// Returns an error if the messages are not valid.
-    pub(crate) fn answer_instead(&self, ctx: &RunContext, messages: Vec<Arc<Message>>) -> Result<()> {
+    pub(crate) fn answer_instead(
+        &self,
+        ctx: &RunContext,
+        messages: Vec<Arc<Message>>,
+        once: Option<String>,
+        resumes: bool,
+    ) -> Result<()> {
         check(&messages)?;
         if !self.has_begun() {
             self.session.log.sync(self.view())?;
@@ -430,11 +444,12 @@ impl SessionRun {
         let state = &mut *self.lock();
         if !self.has_begun() {
             let (run, epoch) = (state.session(self.view()).begun, state.epoch);
-            let began = Record::Began { run, id: ctx.run_id(), once: None, options: None, resumes: false };
+            let once = once.filter(|_| !resumes);
+            let began = Record::Began { run, id: ctx.run_id(), once, options: None, resumes };
             state.push(self.view(), began).map_err(Error::new)?;
             _ = self.begun.set(Begun { run, epoch });
             if let Some(local) = state.local(self.view()) {
-                local.live.push(Live { number: run, ..Live::default() });
+                local.live.push(Live { number: run, epoch, ..Live::default() });
             }
         }
         let Some(run) = self.number(state) else { return Ok(()) };
@@ -702,7 +717,8 @@ impl Drop for SessionRun {
         let gone = {
             let state = &mut *self.lock();
             let local = state.local(self.view());
-            local.map(|local| local.live.extract_if(.., |live| live.number == begun.run).collect::<Vec<_>>())
+            let is_of = |live: &mut Live| live.number == begun.run && live.epoch == begun.epoch;
+            local.map(|local| local.live.extract_if(.., is_of).collect::<Vec<_>>())
         };
         drop(gone);
     }

@@ -208,7 +208,7 @@ impl LiveTurn {
             return (Session { log: Arc::clone(&self.session.log), view }, false);
         }
         // The turn has ended, so nobody goes on with the agent.
-        let first = first.map(|first| state.session(self.view()).messages[..first].to_vec());
+        let first = first.map(|first| state.session(self.view()).messages.iter().take(first).cloned().collect());
         (Session::of_messages(first.unwrap_or(messages), Some(key)), false)
     }
 
@@ -323,7 +323,11 @@ impl CallInTurn {
     /// As for [`begin`](Self::begin), and if the store fails.
     pub(crate) async fn store_begin(&self, called: bool, run: &RunContext) -> Result<()> {
         let begins = self.begin(called)?;
-        let Some(entry) = self.turn.session.log.entry().filter(|_| begins != Begins::Known) else { return Ok(()) };
+        let Some(entry) = self.turn.session.log.entry() else { return Ok(()) };
+        if begins == Begins::Known {
+            // Another run below the call may have noted it, and may still be storing it.
+            return entry.commit().await;
+        }
         let fence = entry.commit_begin().await.inspect_err(|_| {
             if begins == Begins::First {
                 self.turn.note(self.position, Fact::NotBegun);
@@ -504,23 +508,23 @@ impl TurnHandle<'_> {
 
     /// Appends an answer after the results and the injected messages. It must have no tool calls.
     pub(crate) fn end_with(&self, answer: &Arc<Message>) {
-        self.inject_all(vec![Arc::clone(answer)]);
+        self.inject_all(vec![Arc::clone(answer)], true);
     }
 
     /// Appends messages after the results. They must be valid by themselves.
     pub(crate) fn inject(&self, messages: Vec<Message>) -> Result<(), HistoryError> {
         let messages: Vec<_> = messages.into_iter().map(Arc::new).collect();
         check(&messages)?;
-        self.inject_all(messages);
+        self.inject_all(messages, false);
         Ok(())
     }
 
-    fn inject_all(&self, messages: Vec<Arc<Message>>) {
+    fn inject_all(&self, messages: Vec<Arc<Message>>, answers: bool) {
         if messages.is_empty() {
             return;
         }
         let state = &mut *self.calls.lock();
-        if self.calls.push(state, Record::Injected { turn: self.calls.number, messages: messages.clone() })
+        if self.calls.push(state, Record::Injected { turn: self.calls.number, messages: messages.clone(), answers })
             && self.is_resumed()
         {
             self.run.add(state, messages);

@@ -5,7 +5,7 @@ mod ends;
 mod jobs;
 mod left;
 mod once;
-mod process;
+pub(crate) mod process;
 mod talking;
 
 use std::sync::Arc;

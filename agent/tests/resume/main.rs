@@ -1,6 +1,7 @@
 //! Sessions that stop for a question or a kill, and go on.
 
 mod durable;
+mod orders;
 mod questions;
 mod resume;
 #[path = "../support/mod.rs"]

@@ -30,6 +30,9 @@ use crate::session::turn::TurnHandle;
 use crate::typed::shortened;
 use crate::{Arguments, Tool, ToolCall, ToolSpec};
 
+/// The result of a call that had begun in an earlier run, and that an interjection keeps from being made again.
+const INTERJECTED: &str = "not executed again: the user interjected; it may have had effects";
+
 /// Executes the calls of a turn, and returns their results in call order. If the turn was left open by an earlier run,
 /// only the calls that have no result yet are executed.
 ///
@@ -91,13 +94,19 @@ async fn identify(agent: &Loop<'_>, turn: &TurnHandle<'_>, position: usize, mut 
 fn pass_gates<'a>(agent: &'a Loop<'_>, turn: &'a TurnHandle<'_>, batch: &'a mut Batch) -> BoxFuture<'a, Result<()>> {
     Box::pin(async move {
         let gates = agent.chains().flat_map(|chains| &chains.gates);
-        let calls: Vec<_> = batch.0.iter().map(|gated| (gated.position, gated.call.clone())).collect();
+        let of = |gated: &GatedCall| (gated.position, gated.call.clone(), gated.fault.clone());
+        let calls: Vec<_> = batch.0.iter().map(of).collect();
         let asks = Asks::of_turn(agent.answers(), agent.ctx, turn.calls());
         if let Some(passed) = turn.until_interjected(batch.pass_gates(gates, agent.ctx, asks)).await {
             return passed;
         }
         // A gate that was left may have removed calls.
-        batch.0 = calls.into_iter().map(|(position, call)| GatedCall::new(position, call, None)).collect();
+        let closed = |(position, call, fault): (usize, ToolCall, Option<String>)| {
+            // A call that had begun in an earlier run is not closed, and has not passed the gates of this one.
+            let fault = fault.or_else(|| (!turn.is_interjected(position)).then(|| INTERJECTED.to_owned()));
+            GatedCall::new(position, call, fault)
+        };
+        batch.0 = calls.into_iter().map(closed).collect();
         Ok(())
     })
 }

@@ -33,7 +33,7 @@ pub(super) fn restore<'a>(agent: &'a Loop<'_>, turn: &'a TurnHandle<'_>) -> BoxF
 
 async fn restore_open(agent: &Loop<'_>, turn: &TurnHandle<'_>) -> Result<Batch> {
     let mut open = open_calls(agent, turn);
-    for open in open.iter_mut().filter(|open| open.refused.is_none()) {
+    for open in open.iter_mut().filter(|open| open.refused.is_none() && !turn.is_interjected(open.position)) {
         let mut call = OpenCall::new(open.call.clone(), open.has_begun);
         for chains in agent.chains() {
             call.pass(&chains.restore, agent.ctx).await?;
@@ -60,7 +60,7 @@ fn open_calls(agent: &Loop<'_>, turn: &TurnHandle<'_>) -> Vec<Open> {
     let open = turn.response().tool_calls().enumerate().filter_map(|(position, asked)| {
         let read = |call: &Call| {
             load(call, agent.answers());
-            call.result.is_none().then(|| (call.changed.clone(), call.has_begun))
+            (call.result.is_none() || turn.is_interjected(position)).then(|| (call.changed.clone(), call.has_begun))
         };
         let (changed, has_begun) = turn.calls().read(position, read)??;
         let call = changed.unwrap_or_else(|| asked.clone());
@@ -73,7 +73,7 @@ fn open_calls(agent: &Loop<'_>, turn: &TurnHandle<'_>) -> Vec<Open> {
 
 async fn restore_call(agent: &Loop<'_>, turn: &TurnHandle<'_>, open: Open) -> Result<GatedCall> {
     let Open { position, call, refused, .. } = open;
-    if refused.is_some() {
+    if refused.is_some() || turn.is_interjected(position) {
         return Ok(GatedCall::new(position, call, refused));
     }
     if let Some(edited) = edit(agent, turn, position, &call).await {

@@ -88,7 +88,8 @@ impl Loop<'_> {
             // On an error the turn is dropped, and enters the history with the results so far.
             let results = run_batch(self, &turn).await?;
             let answered = self.state.handoffs.settle(&results);
-            let terminates = answered.is_some() || results.iter().all(|result| result.output.terminate);
+            let terminates =
+                answered.is_some() || !results.is_empty() && results.iter().all(|result| result.output.terminate);
             if let Some(result) = results.iter().find(|result| terminates && result.output.is_answer) {
                 answer = Arc::new(self.answer_of(&result.output, answered).await?);
                 turn.end_with(&answer);

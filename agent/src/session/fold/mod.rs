@@ -237,7 +237,7 @@ impl Conversation {
             Record::Replied { run, turn, usage, cost } => self.count_reply(run, turn, usage, cost),
             Record::Turn { run, turn, response, unanswered } => self.respond(run, turn, response, unanswered),
             Record::Resolved { turn } => self.turn(turn).map(|open| open.is_resolved = true),
-            Record::Injected { turn, messages } => self.inject(turn, messages),
+            Record::Injected { turn, messages, answers } => self.inject(turn, messages, answers),
             Record::Call { turn, call, fact } => self.note(turn, call, *fact),
             Record::Placed { turn } => self.end_turn(turn),
             Record::Ends { run, turn } => self.hold(run, turn),
@@ -277,6 +277,7 @@ impl Conversation {
             (None, Some(_)) => return Err("a layer answers in a run".to_owned()),
         }
         self.push(messages, run, turn.map(|turn| turn.number));
+        self.spans.last_mut().into_iter().for_each(|span| span.ends = turn.is_some());
         Ok(())
     }
 

@@ -67,6 +67,9 @@ pub(crate) struct Undo {
     pub(crate) taken: Vec<Waiting>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) pause: Option<Uuid>,
+    /// The answer that an earlier run has not returned, until an attempt of this run has an answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) held: Option<Held>,
 }
 
 /// A run that several processes could ask for.
@@ -125,7 +128,8 @@ impl Conversation {
                 // A turn whose messages a hook has replaced is over.
                 run.open = open.filter(|open| self.turn_at(open.number).is_some()).map(OpenTurn::resumed);
                 (run.counts, run.options, run.once) = (counts, run.options.or(options), run.once.or(once));
-                run.undo.get_or_insert_default().counts = counts;
+                let undo = run.undo.get_or_insert_default();
+                (undo.counts, undo.held) = (counts, answer.clone());
                 run.answer = answer.map(|held| self.put_back(number, held));
                 self.ask_again(asks);
             } else if let Some(open) = open {
@@ -142,7 +146,7 @@ impl Conversation {
     /// Puts an answer that was not returned back into the history.
     fn put_back(&mut self, run: u32, Held { turn, message }: Held) -> Held {
         if let Some(message) = message {
-            self.spans.push(Span { len: 1, run: Some(run), behind: Some(turn), ..Span::default() });
+            self.spans.push(Span { len: 1, run: Some(run), behind: Some(turn), ends: true, ..Span::default() });
             self.messages_mut().push(message);
         }
         Held { turn, message: None }
@@ -174,6 +178,7 @@ impl Conversation {
         }
         (run.counts, run.asks, run.open) = (undo.counts, None, None);
         let (state, taken, pause) = (undo.state.clone(), take(&mut undo.taken), undo.pause.take());
+        let held = undo.held.clone();
         self.state = state;
         self.paused = self.paused.or(pause);
         self.inbox.extend(taken);
@@ -182,6 +187,10 @@ impl Conversation {
         let mut messages = Vec::new();
         undo_spans(parts, number, &mut self.spans, &mut messages);
         self.messages = Arc::new(messages);
+        if let Some(held) = held {
+            let held = self.put_back(number, held);
+            self.run(number)?.answer = Some(held);
+        }
         self.table.iter_mut().filter(|turn| turn.run == number).for_each(|turn| turn.is_discarded = true);
         Ok(())
     }
@@ -210,6 +219,9 @@ impl Conversation {
             return Ok(());
         }
         run.is_left = true;
+        if let Some(undo) = run.undo.as_mut().filter(|_| answered) {
+            undo.held = None;
+        }
         self.place(number);
         if !answered {
             self.stop(number);
@@ -242,7 +254,11 @@ impl Conversation {
     pub(super) fn end(&mut self, number: u32, returned: bool) -> Result<(), Fault> {
         self.leave(number, returned)?;
         let run = self.run(number)?;
-        let Undo { taken, pause, .. } = run.undo.take().unwrap_or_default();
+        let Undo { taken, mut pause, .. } = run.undo.take().unwrap_or_default();
+        if !returned && run.answer.is_some() {
+            // It has taken the pause with its answer, which it has not returned.
+            self.paused = self.paused.or(pause.take());
+        }
         self.remember_taken(taken.into_iter().map(|waiting| waiting.id).chain(pause));
         forget_undo(&mut self.spans, number);
         let run = self.run(number)?;
@@ -330,6 +346,7 @@ impl Conversation {
         if self.answer_at(turn).is_none() {
             return Err(format!("the history has no answer of the turn {turn}"));
         }
+        self.forget_rewritten(number);
         let run = self.live(number)?;
         if let Some(OpenTurn { number: open, .. }) = &run.open {
             return Err(format!("the turn {open} is open"));

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::message::is_false;
 use crate::session::fold::{Conversation, Fault, valid};
 use crate::{Message, Role};
 
@@ -24,6 +25,9 @@ pub(crate) struct Span {
     /// The turn to which a later run has added these messages.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) behind: Option<u64>,
+    /// `true` if its last message of a model is the answer of the turn, and not the response.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(crate) ends: bool,
     /// What a hook has replaced by this span, until the hook's run is over.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) replaced: Vec<Part>,
@@ -78,14 +82,19 @@ impl Conversation {
         None
     }
 
-    /// Returns the span and the position of the answer of a turn: its last message of a model.
+    /// Returns the span and the position of the answer of a turn: its response, or another message of a model that the
+    /// turn ends with.
     pub(crate) fn answer_at(&self, turn: u64) -> Option<(usize, usize)> {
         let mut to = self.messages.len();
         for (number, span) in self.spans.iter().enumerate().rev() {
             let from = to - span.len;
-            if span.is_of(turn)
-                && let Some(at) = (from..to).rev().find(|at| self.messages[*at].role == Role::Assistant)
-            {
+            let is_of_model = |at: &usize| self.messages[*at].role == Role::Assistant;
+            let at = match span {
+                Span { ends: true, .. } if span.is_of(turn) => (from..to).rev().find(is_of_model),
+                Span { turn: Some(of), .. } if *of == turn => (from..to).next().filter(is_of_model),
+                _ => None,
+            };
+            if let Some(at) = at {
                 return Some((number, at));
             }
             to = from;
@@ -94,12 +103,12 @@ impl Conversation {
     }
 
     /// Adds messages of another run behind a turn that is in the history.
-    pub(super) fn push_behind(&mut self, turn: u64, messages: Vec<Arc<Message>>, run: u32) {
+    pub(super) fn push_behind(&mut self, turn: u64, messages: Vec<Arc<Message>>, run: u32, ends: bool) {
         let (place, end) = match self.last_span(|span| span.is_of(turn)) {
             Some((last, at)) => (last + 1, at + self.spans[last].len),
             None => (self.spans.len(), self.messages.len()),
         };
-        let span = Span { len: messages.len(), run: Some(run), behind: Some(turn), ..Span::default() };
+        let span = Span { len: messages.len(), run: Some(run), behind: Some(turn), ends, ..Span::default() };
         self.spans.insert(place, span);
         self.messages_mut().splice(end..end, messages);
     }
@@ -148,7 +157,7 @@ impl Conversation {
                 let mut part = Span { len: range.len(), ..span.clone() };
                 if is_cut {
                     // Each piece is valid by itself, but the turn is no longer whole.
-                    (part.turn, part.behind, part.replaced) = (None, None, Vec::new());
+                    (part.turn, part.behind, part.ends, part.replaced) = (None, None, false, Vec::new());
                 }
                 into.push((part, messages[range.start - from..range.end - from].to_vec()));
             };

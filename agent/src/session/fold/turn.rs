@@ -43,6 +43,9 @@ pub(crate) struct OpenTurn {
     /// Messages behind the results, until the turn is in the history.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) injected: Vec<Arc<Message>>,
+    /// `true` if the last of these is the answer.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(crate) ends: bool,
     /// The text of the results if the calls are not made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) unanswered: Option<String>,
@@ -177,6 +180,7 @@ impl Question {
 impl Conversation {
     pub(super) fn ask(&mut self, run: u32, turn: u64, at: u64) -> Result<(), Fault> {
         let next = self.turns + 1;
+        self.forget_rewritten(run);
         let live = self.live(run)?;
         if live.asks == Some(turn) {
             // The same model call again: one turn.
@@ -192,6 +196,15 @@ impl Conversation {
         live.counts.number = live.counts.number.saturating_add(1);
         self.number_turn(TurnRow { number: turn, run, at, ..TurnRow::default() });
         Ok(())
+    }
+
+    /// A turn that an earlier run has left open, and whose messages a hook of another run has replaced meanwhile, is over.
+    pub(super) fn forget_rewritten(&mut self, number: u32) {
+        let is_over = |open: &OpenTurn| open.is_placed && self.turn_at(open.number).is_none();
+        let is_over = self.find_run(number).and_then(|run| run.open.as_ref()).is_some_and(is_over);
+        if let Some(run) = self.run(number).ok().filter(|_| is_over) {
+            run.open = None;
+        }
     }
 
     /// Another turn begins.
@@ -242,6 +255,7 @@ impl Conversation {
             response,
             calls,
             injected: Vec::new(),
+            ends: false,
             unanswered,
             is_resolved: false,
             is_resumed: false,
@@ -258,14 +272,20 @@ impl Conversation {
         self.table.iter_mut().rfind(|info| info.number == turn)
     }
 
-    pub(super) fn inject(&mut self, turn: u64, messages: Vec<Arc<Message>>) -> Result<(), Fault> {
+    pub(super) fn inject(&mut self, turn: u64, messages: Vec<Arc<Message>>, answers: bool) -> Result<(), Fault> {
         valid(&messages)?;
+        if answers {
+            valid_response(messages.last().ok_or("there is no answer")?)?;
+        }
         let run = self.run_of(turn)?;
         match &mut run.open {
-            Some(open) if !open.is_placed => open.injected.extend(messages),
+            Some(open) if !open.is_placed => {
+                open.injected.extend(messages);
+                open.ends |= answers;
+            }
             _ => {
                 let run = run.number;
-                self.push_behind(turn, messages, run);
+                self.push_behind(turn, messages, run, answers);
             }
         }
         Ok(())
@@ -291,10 +311,12 @@ impl Conversation {
             messages.extend((0..open.calls.len()).map(|call| open.result(call)));
             messages.append(&mut open.injected);
         }
+        let ends = open.ends;
         run.open.take_if(|open| open.is_over());
         if !was_placed {
             let len = messages.len();
             self.push(messages, Some(number), Some(turn));
+            self.spans.last_mut().into_iter().for_each(|span| span.ends = ends);
             self.info(turn).into_iter().for_each(|info| info.messages = len);
         }
     }

@@ -70,7 +70,7 @@ fn record(rng: &mut Rng) -> Record {
             Record::Turn { run, turn, response: message(rng), unanswered }
         }
         14 => Record::Resolved { turn },
-        15 => Record::Injected { turn, messages: messages(rng) },
+        15 => Record::Injected { turn, messages: messages(rng), answers: false },
         16 | 17 => Record::Call { turn, call, fact: fact(rng).into() },
         18 => Record::Placed { turn },
         19 => Record::Answered { id: format!("q{n}"), answer: Answer::from(json!(n)) },

@@ -382,7 +382,7 @@ impl Sim {
                 messages: vec![response("x", [super::call("x", "t", json!({}))])],
                 turn: None,
             },
-            9 => Record::Injected { turn, messages: vec![user("forged")] },
+            9 => Record::Injected { turn, messages: vec![user("forged")], answers: false },
             10 => Record::Replaced { run, message: message(), withheld: false },
             11 => Record::NotReturned { run },
             _ => Record::Call { turn, call, fact: Fact::Begun { called: true }.into() },
@@ -690,7 +690,7 @@ impl Sim {
         self.push(Record::Turn { run, turn, response, unanswered });
         if self.rng.chance(20) {
             let text = self.marker("injected");
-            self.push(Record::Injected { turn, messages: vec![user(text)] });
+            self.push(Record::Injected { turn, messages: vec![user(text)], answers: false });
         }
         self.log.commit();
         if is_answer || leaves_out {
@@ -805,7 +805,7 @@ impl Sim {
             let at = of_turn.map_or(self.model.groups.len(), |at| at + 1);
             self.model.groups.insert(at, Group { run: Some(run), turn: Some(turn), texts: vec![text.clone()] });
         }
-        self.push(Record::Injected { turn, messages: vec![user(text)] });
+        self.push(Record::Injected { turn, messages: vec![user(text)], answers: false });
     }
 
     fn waits(&self, turn: u64, call: usize) -> bool {
