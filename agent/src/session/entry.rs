@@ -70,8 +70,6 @@ struct Known {
     had_new: bool,
     /// The number of runs that are about to use the session.
     claiming: usize,
-    /// `true` if no record of a new session was handed over.
-    is_new: bool,
     /// `true` if an answer was withheld that the store may have.
     forgets: bool,
     /// The number of turns at the last snapshot.
@@ -80,8 +78,6 @@ struct Known {
 
 /// A record with the session as a whole.
 struct Snapshot {
-    /// `true` if it is the empty session, and all records come behind.
-    is_new: bool,
     older: Older,
     line: Line,
 }
@@ -150,19 +146,9 @@ impl SessionEntry {
         // A session that no run has begun to use has nothing to go on with.
         let ended = if head.revision == Revision::NONE { EntryStatus::Ended } else { head.status };
         let handed = (Vec::new(), head.revision);
-        let is_new = session.read(Conversation::is_new);
         let listed = Listed::of(&head);
-        let known = Known {
-            handed,
-            listed,
-            ended,
-            has_new: false,
-            had_new: false,
-            claiming: 0,
-            is_new,
-            forgets: false,
-            snapshot,
-        };
+        let known =
+            Known { handed, listed, ended, has_new: false, had_new: false, claiming: 0, forgets: false, snapshot };
         let known = Mutex::new(known);
         let log = Arc::downgrade(&session.log);
         let entry = Arc::new_cyclic(|this: &Weak<Self>| Self {
@@ -242,7 +228,6 @@ impl SessionEntry {
 
     /// Makes a snapshot, and decides what it does to the parts before it.
     fn snapshot(&self, known: &mut Known, fold: &Conversation) -> Snapshot {
-        let is_new = take(&mut known.is_new) && !known.forgets;
         let older = match self.kept.keep {
             Keep::Everything if !known.forgets => Older::Hidden,
             Keep::Turns(turns) if !known.forgets => match fold.turns_after(known.snapshot) < turns {
@@ -251,9 +236,8 @@ impl SessionEntry {
             },
             _ => Older::Removed,
         };
-        let whole = if is_new { Conversation::new(&fold.id) } else { fold.clone() };
-        known.snapshot = whole.turns;
-        Snapshot { is_new, older, line: Record::Session(Box::new(whole)).into() }
+        known.snapshot = fold.turns;
+        Snapshot { older, line: Record::Session(Box::new(fold.clone())).into() }
     }
 
     fn session(&self) -> Option<Session> {
@@ -454,13 +438,11 @@ impl Journaled for SessionEntry {
         known.listed = listed.clone();
         let (older, lines) = match taken {
             None => (Older::Stay, queue),
-            // All points of a new session can be read.
-            Some(Snapshot { is_new: true, older, line }) => (older, [line].into_iter().chain(queue).collect()),
             // The older parts go on until the snapshot.
-            Some(Snapshot { older: older @ (Older::Hidden | Older::HiddenOnce), line, .. }) => {
+            Some(Snapshot { older: older @ (Older::Hidden | Older::HiddenOnce), line }) => {
                 (older, queue.into_iter().chain([line]).collect())
             }
-            Some(Snapshot { older, line, .. }) => (older, vec![line]),
+            Some(Snapshot { older, line }) => (older, vec![line]),
         };
         let parts =
             if lines.is_empty() { Vec::new() } else { vec![lines_of(&lines).map_err(|error| failed(error.into()))?] };
@@ -475,7 +457,7 @@ impl Journaled for SessionEntry {
         // Values of users are dropped below, so `known` is not locked meanwhile. The journal calls one method at a time.
         let (mut inputs, before) = {
             let known = &mut *self.known.lock();
-            (known.is_new, known.forgets, known.snapshot) = (false, false, snapshot);
+            (known.forgets, known.snapshot) = (false, snapshot);
             (take(&mut known.handed.0), known.handed.1)
         };
         let (stored, has_new) = {

@@ -385,6 +385,9 @@ async fn snapshots_hide_no_point_of_a_session_that_keeps_everything() -> Result<
         let past = session.at(*point).await.unwrap_or_else(|error| panic!("{point}: {error}"));
         assert!(past.history() == *history, "{point}");
     }
+    for turn in 1..=5 {
+        assert_eq!(session.at(Point::After(turn)).await?.state("watch")?, Some(turn), "the turn {turn}");
+    }
     let fork = session.fork(Point::After(1), "b").await?;
     assert_eq!(fork.history().messages().len(), 4);
     // Its next snapshot removes all that is hidden.
@@ -399,8 +402,21 @@ async fn snapshots_hide_no_point_of_a_session_that_keeps_everything() -> Result<
 
 /// S11
 #[tokio::test]
+async fn a_snapshot_in_the_middle_of_a_run_hides_no_point() -> Result<()> {
+    let session = Session::open(&MemoryStore::new(), "a").keep(Keep::Everything).await?;
+    let big = tool_fn("big", "Returns much", |_: Text, _: RunContext| async { Ok("x".repeat(9 << 20)) })?;
+    let script = ScriptedModel::new("test").call("big", says("")).text("done");
+    agent(&script).tool(big).build()?.ask("go").session(&session).await?;
+    for (point, messages) in [(Point::After(1), 3), (Point::Before(2), 3), (Point::After(2), 4)] {
+        assert_eq!(session.at(point).await?.history().messages().len(), messages, "{point}");
+    }
+    Ok(())
+}
+
+/// S11
+#[tokio::test]
 async fn at_least_the_last_turns_can_be_read_and_older_ones_are_removed_some_time() -> Result<()> {
-    let (store, kept) = (MemoryStore::new(), 3);
+    let (store, kept) = (MemoryStore::new(), 10);
     let mut session = Session::open(&store, "a").keep(Keep::Turns(kept)).await?;
     let mut most = 0;
     for turn in 1..=60 {

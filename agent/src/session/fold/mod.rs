@@ -147,11 +147,6 @@ impl Conversation {
         Self { format: FORMAT, id: id.to_owned(), ..Self::default() }
     }
 
-    /// Returns `true` if the session has no records yet.
-    pub(crate) fn is_new(&self) -> bool {
-        Self { id: String::new(), ..self.clone() } == Self::new("")
-    }
-
     /// Makes a session that begins with messages, which are valid.
     pub(crate) fn of_messages(id: &str, messages: Vec<Arc<Message>>) -> Self {
         let mut session = Self::new(id);
