@@ -99,8 +99,8 @@ use crate::{AgentInput, AgentOutput, ChatModel, ChatOptions, Session, Tool, Tool
 /// After `[turn.action]`, all messages of a turn enter the history together when the turn ends, even if it fails,
 /// panics, is aborted or is dropped. A call without a result is answered with an error that states whether the call had
 /// begun: "not executed", or "it may have had effects"; a [resume](Self::resume) replaces this result where it stands.
-/// A call begins when its tool's function is called, or when a run below the tool's run starts. What a layer of
-/// `[tool.call]` does itself before that does not count, and may happen again. After "not executed", the function is not
+/// A call begins when its tool's function is called, or when a run below the tool's run starts. The work of
+/// a layer of `[tool.call]` before that does not count, and may happen again. After "not executed", the function is not
 /// called, even if the tool's own task was about to call it. If a call that has begun aborts the agent's run, its result is "it may have had effects".
 ///
 /// If there are hooks of `[tool.result]`, the history keeps a result only once all of them have let it pass. If the run

@@ -278,7 +278,7 @@ impl Hooks {
     /// arguments: it is the run's own extension [`CallId`](crate::CallId). The error of a layer becomes the result of
     /// the call, as an error of the tool does.
     ///
-    /// The call has begun once its function is called, or a run below it starts. What a layer does itself before it calls
+    /// The call has begun once its function is called, or a run below it starts. The work of a layer before it calls
     /// `next` does not count: if the run then ends, the call is "not executed", and a resume may enter the layer again. A
     /// layer whose effect must not happen twice starts a run for it.
     pub fn tool_call(&mut self, build: impl FnOnce(StackBuilder<Tool>) -> StackBuilder<Tool>) -> &mut Self {

@@ -56,7 +56,7 @@ struct Kept {
     keep: Keep,
 }
 
-/// What is known about the stored session.
+/// The state of the stored session, as far as this process knows it.
 #[derive(Debug)]
 struct Known {
     /// The inputs that were handed over last, and the revision at which they were: they are stored if it has moved.
@@ -401,7 +401,7 @@ impl Journaled for SessionEntry {
             let state = &mut *log.lock();
             state.identify(log.root());
             let queue = state.take_queue();
-            // What was handed over is stored once the revision has moved.
+            // The inputs that were handed over are stored once the revision has moved.
             known.forgets &= known.handed.1 == revision;
             known.forgets |= queue.iter().any(|line| matches!(line.record, Record::Replaced { withheld: true, .. }));
             let snapshot = (whole || known.forgets).then(|| self.snapshot(known, &state.fold));
@@ -535,9 +535,9 @@ impl Session {
     /// before it has claimed the session leaves the stored session as it is.
     ///
     /// The function of a call is called, and a run below it is started, only after a commit says that the call has begun,
-    /// also if an earlier run had begun it. What a layer does itself before that may happen again. In another process the function of such a call is called again only
-    /// if the tool is idempotent, and then with the same key, whose fence is the number of the commit. Otherwise its
-    /// result says that it may have had effects.
+    /// also if an earlier run had begun it. The work of a layer before that may happen again. In another process the
+    /// function of such a call is called again only if the tool is idempotent, and then with the same key, whose fence is
+    /// the number of the commit. Otherwise its result says that it may have had effects.
     ///
     /// An answer that layers and output functions have not returned yet is not in the stored history: a resume calls
     /// them again, and not the model. Lists of unfinished sessions have the session until its run has ended or failed. A

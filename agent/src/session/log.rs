@@ -71,7 +71,7 @@ struct Gone {
     local: Local,
 }
 
-/// What only this process knows about a session.
+/// The part of a session that is never stored.
 #[derive(Debug, Default)]
 pub(super) struct Local {
     pub(super) live: Vec<Live>,
@@ -81,7 +81,7 @@ pub(super) struct Local {
     pub(super) started: BTreeSet<String>,
 }
 
-/// What only this process knows about a run.
+/// The part of a run that is never stored.
 #[derive(Debug, Default)]
 pub(super) struct Live {
     pub(super) number: u32,
@@ -224,7 +224,7 @@ impl LogState {
         self.fold.below.get(view.id()).or_else(gone).unwrap_or(&NOTHING)
     }
 
-    /// Returns what only this process knows about a session.
+    /// Returns the part of a session that is never stored.
     pub(super) fn local(&mut self, view: &View) -> Option<&mut Local> {
         if !view.is_below {
             return Some(&mut self.local);

@@ -313,7 +313,7 @@ impl Session {
             // A session that has nothing is not stored.
             if entry.is_stored() || self.log.lock().lines().is_some_and(|lines| !lines.is_empty()) {
                 match self.saved().await {
-                    // What another process has stored can be read.
+                    // The records that another process has stored can be read.
                     Ok(()) | Err(StoreError::Held { .. }) => {}
                     Err(error) => return Err(error.into()),
                 }

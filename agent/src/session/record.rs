@@ -204,7 +204,7 @@ pub(crate) enum Record {
     Call { turn: u64, call: usize, fact: Box<Fact> },
     /// The turn ends: its messages enter the history.
     Placed { turn: u64 },
-    /// The run would end with the last message of a turn that is in the history.
+    /// The run would end with the answer of a turn that is in the history.
     Ends { run: u32, turn: u64 },
     /// A question has its first answer.
     Answered { id: String, answer: Answer },

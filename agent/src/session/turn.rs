@@ -338,7 +338,7 @@ impl CallInTurn {
     }
 }
 
-/// Whether a call has begun in this run.
+/// The beginning of a call in this run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Begins {
     First,

@@ -16,6 +16,20 @@ use tokio::sync::{Notify, Semaphore};
 use crate::durable::process::{Kill, Process};
 use crate::support::{Log, Text, agent, assert_valid, texts};
 
+/// A tool whose call has an effect, and never ends.
+fn pays_and_hangs(log: &Log) -> Result<Tool> {
+    let log = log.clone();
+    let pay = tool_fn("pay", "Pays", move |_: Text, _: RunContext| {
+        let log = log.clone();
+        async move {
+            log.add("paid");
+            std::future::pending::<()>().await;
+            Ok("paid")
+        }
+    });
+    Ok(pay?)
+}
+
 /// A27
 #[tokio::test]
 async fn once_with_a_layer_that_answers_adds_its_input_once() -> Result<()> {
@@ -423,15 +437,7 @@ async fn a_call_that_had_begun_is_not_made_again_because_of_an_interjection() ->
     for gated in [false, true] {
         let (session, log) = (Session::new(), Log::default());
         let script = ScriptedModel::new("test").call("pay", json!({"text": "a"})).text("x").text("y");
-        let to = log.clone();
-        let pay = tool_fn("pay", "Pays", move |_: Text, _: RunContext| {
-            let to = to.clone();
-            async move {
-                to.add("paid");
-                std::future::pending::<()>().await;
-                Ok("paid")
-            }
-        })?;
+        let pay = pays_and_hangs(&log)?;
         let denies = log.clone();
         let agent = Agent::builder("payer", ChatModel::new(script.clone())?)
             .tool(pay)
@@ -456,16 +462,7 @@ async fn a_call_that_had_begun_is_not_made_again_because_of_an_interjection() ->
 async fn an_idempotent_call_that_had_begun_passes_its_gates_in_spite_of_an_interjection() -> Result<()> {
     let (session, log) = (Session::new(), Log::default());
     let script = ScriptedModel::new("test").call("pay", json!({"text": "a"})).text("x").text("y");
-    let to = log.clone();
-    let pay = tool_fn("pay", "Pays", move |_: Text, _: RunContext| {
-        let to = to.clone();
-        async move {
-            to.add("paid");
-            std::future::pending::<()>().await;
-            Ok("paid")
-        }
-    })?
-    .idempotent();
+    let pay = pays_and_hangs(&log)?.idempotent();
     let build = |denies: bool| {
         Agent::builder("payer", ChatModel::new(script.clone())?)
             .tool(pay.clone())

@@ -82,7 +82,7 @@ pub(crate) struct AskedOnce {
     turn: Option<u64>,
 }
 
-/// What is known of a run that several processes ask for.
+/// The state of a run that several processes ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Once {
     New,
@@ -328,7 +328,7 @@ impl Conversation {
         self.once.push_back(asked);
     }
 
-    /// Returns what is known of a run that several processes ask for.
+    /// Returns the state of a run that several processes ask for.
     pub(crate) fn once(&self, id: &str) -> Once {
         let known = self.once.iter().rfind(|known| known.id == id);
         if let Some(known) = known {
@@ -341,7 +341,7 @@ impl Conversation {
         }
     }
 
-    /// The run would end with the last message of a turn.
+    /// The run would end with the answer of a turn.
     pub(super) fn hold(&mut self, number: u32, turn: u64) -> Result<(), Fault> {
         if self.answer_at(turn).is_none() {
             return Err(format!("the history has no answer of the turn {turn}"));

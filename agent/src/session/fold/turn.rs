@@ -84,7 +84,7 @@ pub(crate) struct Call {
     /// `true` if the function was called.
     #[serde(skip_serializing_if = "is_false")]
     pub(crate) is_called: bool,
-    /// Whether it had begun, and was called, before it began in this run.
+    /// The values of `has_begun` and `is_called` before the call began in this run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) before: Option<(bool, bool)>,
     /// `true` if it does not begin any more in this run.

@@ -1,28 +1,31 @@
 //! The session of one run: what the run changes, and how that is undone.
 
+mod begin;
+mod inbox;
+
 use std::future::ready;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use emitree_runtime::{Error, Result, RunContext};
+use emitree_runtime::Result;
 use futures_core::future::BoxFuture;
 use rust_decimal::Decimal;
-use serde_json::Value;
-use uuid::Uuid;
 
 use crate::message::history::{History, HistoryError, check};
 use crate::message::{Message, Role};
 use crate::place::state::Slices;
 use crate::session::Session;
 use crate::session::entry::SessionEntry;
-use crate::session::fold::runs::{Once, Run};
+use crate::session::fold::runs::Run;
 use crate::session::fold::turn::OpenTurn;
-use crate::session::fold::{Conversation, Waiting};
-use crate::session::log::{Live, Local, Locked, LogState, View};
-use crate::session::record::{Input, Record, TurnAt};
+use crate::session::log::{Live, Locked, LogState, View};
+use crate::session::record::Record;
 use crate::session::turn::{By, Closed, LiveTurn};
 use crate::{ChatOptions, Turn, Usage};
+
+pub(crate) use begin::{Begins, Resumed, no_messages};
+pub(super) use inbox::take_interjections;
 
 /// The session of one run.
 #[derive(Debug)]
@@ -40,36 +43,6 @@ pub(crate) struct SessionRun {
 struct Begun {
     run: u32,
     epoch: u32,
-}
-
-/// How an attempt begins.
-pub(crate) struct Begins<'a> {
-    pub(crate) ctx: &'a RunContext,
-    pub(crate) messages: Vec<Arc<Message>>,
-    pub(crate) options: &'a ChatOptions,
-    /// `true` if the run goes on with what the session has left open.
-    pub(crate) resumes: bool,
-    /// `true` for an agent below a call that is made again: it may have its answer already.
-    pub(crate) is_inside: bool,
-    /// The id with which several processes ask for the run.
-    pub(crate) once: Option<String>,
-}
-
-/// The beginning of a resumed run.
-pub(crate) enum Resumed {
-    /// A run that has ended without returning an answer, or the attempt before.
-    Run { run: Uuid, turn: Turn, answer: Option<Arc<Message>> },
-    /// Messages that no model has answered.
-    Conversation,
-    /// A conversation that ends with this answer.
-    Ended(Arc<Message>),
-}
-
-/// A value for a middleware that an attempt has taken.
-pub(crate) struct TakenValue {
-    number: u64,
-    pub(crate) to: Arc<str>,
-    pub(crate) value: Value,
 }
 
 impl SessionRun {
@@ -116,7 +89,7 @@ impl SessionRun {
         state.session(self.view()).find_run(self.number(state)?)
     }
 
-    /// Returns what only this process knows about the run.
+    /// Returns the part of the run that is never stored.
     fn live<'a>(&self, state: &'a mut LogState) -> Option<&'a mut Live> {
         let run = self.number(state)?;
         state.local(self.view())?.live(run)
@@ -145,149 +118,6 @@ impl SessionRun {
     /// Sets the counts of a run that does not begin, for a test of hooks.
     pub(crate) fn set_turn(&self, turn: Turn) {
         _ = self.last.set(turn);
-    }
-
-    /// Begins an attempt: adds the messages of the input, or takes over what an earlier run has left. Another attempt undoes
-    /// the one before. Returns `None` for an input.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error, and changes nothing, if the messages are not valid, if there is nothing to do, if another run has
-    /// the turn in hand, or if the state of a middleware cannot be serialized.
-    pub(crate) fn begin(&self, begins: Begins<'_>) -> Result<Option<Resumed>> {
-        check(&begins.messages)?;
-        let is_first = self.begun.get().is_none();
-        if is_first || self.keeps_turn() {
-            self.session.log.sync(self.view())?;
-        }
-        let mut state = self.lock();
-        if is_first {
-            return self.begin_first(&mut state, begins);
-        }
-        let resumed = self.begin_again(&mut state, begins)?;
-        let known = state.session(self.view()).state.clone();
-        drop(state);
-        self.slices().restore(&known);
-        Ok(resumed)
-    }
-
-    fn keeps_turn(&self) -> bool {
-        let state = self.lock();
-        self.number(&state).is_some_and(|run| state.session(self.view()).keeps_turn(run))
-    }
-
-    fn begin_first(&self, state: &mut LogState, begins: Begins<'_>) -> Result<Option<Resumed>> {
-        let Begins { ctx, messages, options, resumes, is_inside, once } = begins;
-        let session = state.session(self.view());
-        let resumed = if resumes { Some(self.find_left(session)?) } else { None };
-        if !resumes && messages.is_empty() && session.messages.is_empty() && !self.has_waiting() {
-            return Err(no_messages(ctx));
-        }
-        if !is_inside && matches!(resumed, Some(Resumed::Ended(_))) {
-            return Ok(resumed);
-        }
-        let (run, epoch) = (session.begun, state.epoch);
-        let options = (*options != ChatOptions::default()).then(|| Box::new(options.clone()));
-        let once = once.filter(|_| !resumes);
-        let began = Record::Began { run, id: ctx.run_id(), once, options, resumes };
-        state.push(self.view(), began).map_err(Error::new)?;
-        _ = self.begun.set(Begun { run, epoch });
-        if let Some(local) = state.local(self.view()) {
-            local.live.push(Live { number: run, epoch, ctx: Some(ctx.clone()), ..Live::default() });
-        }
-        self.say(state, messages);
-        match resumed {
-            Some(Resumed::Run { run: id, turn, .. }) => {
-                Ok(Some(Resumed::Run { run: id, turn, answer: self.take_held(state) }))
-            }
-            Some(Resumed::Ended(answer)) => {
-                let session = state.session(self.view());
-                let span = session.spans.last().and_then(|span| span.turn.or(span.behind));
-                span.into_iter().for_each(|turn| self.live(state).into_iter().for_each(|live| live.last_turn = turn));
-                Ok(Some(Resumed::Ended(answer)))
-            }
-            resumed => Ok(resumed),
-        }
-    }
-
-    /// Returns what is known of a run that several processes ask for, with its answer.
-    pub(crate) fn once(&self, id: &str) -> (Once, Option<Arc<Message>>) {
-        let state = self.lock();
-        let session = state.session(self.view());
-        let once = session.once(id);
-        let answer = match once {
-            Once::Ended(turn) => session.answer_at(turn).map(|(_, at)| Arc::clone(&session.messages[at])),
-            _ => None,
-        };
-        (once, answer)
-    }
-
-    /// Returns what an earlier run has left.
-    fn find_left(&self, session: &Conversation) -> Result<Resumed> {
-        if let Some(stopped) = session.stopped.and_then(|run| session.find_run(run)) {
-            if stopped.undo.is_some() {
-                // Another attempt may follow.
-                return Err(Error::new(format!("the session cannot be resumed: the run {} has not ended", stopped.id)));
-            }
-            return Ok(Resumed::Run { run: stopped.id, turn: stopped.counts, answer: None });
-        }
-        if let Some(other) = session.runs.iter().find(|run| run.is_live()) {
-            return Err(Error::new(format!(
-                "the session cannot be resumed: the run {} is using it, and has its turn in hand",
-                other.id
-            )));
-        }
-        let is_over = !session.inbox.iter().any(|waiting| waiting.sent.message().is_some());
-        match session.messages.last() {
-            Some(last) if last.role == Role::Assistant && is_over => Ok(Resumed::Ended(Arc::clone(last))),
-            None if is_over => Err(Error::new("the session cannot be resumed: it has no messages")),
-            _ => Ok(Resumed::Conversation),
-        }
-    }
-
-    /// Returns the answer that the run holds, and its turn.
-    fn held(&self, state: &LogState) -> Option<(u64, Arc<Message>)> {
-        let turn = self.find(state)?.answer.as_ref()?.turn;
-        let session = state.session(self.view());
-        session.answer_at(turn).map(|(_, at)| (turn, Arc::clone(&session.messages[at])))
-    }
-
-    fn begin_again(&self, state: &mut LogState, begins: Begins<'_>) -> Result<Option<Resumed>> {
-        let Begins { ctx, messages, resumes, .. } = begins;
-        let lost = || Error::new("another process has changed the session, so the run cannot go on");
-        let run = self.number(state).ok_or_else(lost)?;
-        let keeps = state.session(self.view()).keeps_turn(run);
-        state.push(self.view(), Record::Again { run }).map_err(Error::new)?;
-        let mut had_answered = false;
-        if let Some(live) = self.live(state) {
-            live.ctx = Some(ctx.clone());
-            live.taken.clear();
-            live.replaced.clear();
-            had_answered = std::mem::take(&mut live.has_answered);
-            if !keeps {
-                live.added.clear();
-            }
-        }
-        if !resumes {
-            self.say(state, messages);
-            return Ok(None);
-        }
-        let turn = self.find(state).map(|run| run.counts).unwrap_or_default();
-        if had_answered {
-            return Ok(Some(Resumed::Conversation));
-        }
-        Ok(Some(Resumed::Run { run: ctx.run_id(), turn, answer: self.take_held(state) }))
-    }
-
-    /// Takes over the answer that an earlier run has not returned. If it was not in the history, this attempt adds it.
-    fn take_held(&self, state: &mut LogState) -> Option<Arc<Message>> {
-        let (turn, message) = self.held(state)?;
-        let taken = self.find(state).and_then(|run| run.undo.as_ref()?.held.as_ref());
-        if taken.is_some_and(|held| held.message.is_some()) {
-            self.add(state, vec![Arc::clone(&message)]);
-        }
-        self.live(state).into_iter().for_each(|live| live.last_turn = turn);
-        Some(message)
     }
 
     fn say(&self, state: &mut LogState, messages: Vec<Arc<Message>>) {
@@ -425,42 +255,6 @@ impl SessionRun {
         Ok(())
     }
 
-    /// Adds the question and the answer of a layer that has answered instead of the loop.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the messages are not valid.
-    pub(crate) fn answer_instead(
-        &self,
-        ctx: &RunContext,
-        messages: Vec<Arc<Message>>,
-        once: Option<String>,
-        resumes: bool,
-    ) -> Result<()> {
-        check(&messages)?;
-        if !self.has_begun() {
-            self.session.log.sync(self.view())?;
-        }
-        let state = &mut *self.lock();
-        if !self.has_begun() {
-            let (run, epoch) = (state.session(self.view()).begun, state.epoch);
-            let once = once.filter(|_| !resumes);
-            let began = Record::Began { run, id: ctx.run_id(), once, options: None, resumes };
-            state.push(self.view(), began).map_err(Error::new)?;
-            _ = self.begun.set(Begun { run, epoch });
-            if let Some(local) = state.local(self.view()) {
-                local.live.push(Live { number: run, epoch, ..Live::default() });
-            }
-        }
-        let Some(run) = self.number(state) else { return Ok(()) };
-        let turn = TurnAt { number: state.session(self.view()).turns + 1, at: millis_now() };
-        let said = Record::Said { run: Some(run), messages: messages.clone(), turn: Some(turn) };
-        if self.push_of(state, said) {
-            self.add(state, messages);
-        }
-        Ok(())
-    }
-
     /// Replaces the answer that the run holds. Returns `false`, and changes nothing, if the history does not have it any
     /// more. The new message must have the same tool calls.
     pub(crate) fn replace_answer(&self, message: &Arc<Message>, withheld: bool) -> bool {
@@ -475,7 +269,7 @@ impl SessionRun {
         replaced
     }
 
-    /// The run would end with the last message of its last turn.
+    /// The run would end with the answer of its last turn.
     pub(crate) fn hold_answer(&self) {
         let state = &mut *self.lock();
         let Some(turn) = self.live(state).map(|live| live.last_turn) else { return };
@@ -564,11 +358,6 @@ impl SessionRun {
         session.begun > 0 || !session.messages.is_empty()
     }
 
-    /// Returns `true` if the inbox has messages, also those that another run has taken.
-    pub(crate) fn has_waiting(&self) -> bool {
-        self.view().has_waiting()
-    }
-
     /// Returns `true` if the hooks of `agent.start` of this middleware were not called yet. From now on, they were.
     pub(crate) fn start(&self, middleware: &str) -> bool {
         let state = &mut *self.lock();
@@ -579,106 +368,6 @@ impl SessionRun {
     pub(crate) fn undo_start(&self, middleware: &str) {
         let state = &mut *self.lock();
         state.local(self.view()).into_iter().for_each(|local| _ = local.started.remove(middleware));
-    }
-
-    /// Returns `true` if the session has a pause.
-    pub(crate) fn is_paused(&self) -> bool {
-        self.has_waiting() && self.lock().session(self.view()).paused.is_some()
-    }
-
-    /// Takes the pause of the session. Returns `false` if there is none.
-    pub(crate) fn take_pause(&self) -> bool {
-        if !self.has_waiting() {
-            return false;
-        }
-        let state = &mut *self.lock();
-        state.session(self.view()).paused.is_some() && self.push(state, self.attempt(), |run| Record::Stopped { run })
-    }
-
-    /// Takes messages of the inbox, and returns those that this attempt has taken.
-    fn take<T>(&self, attempt: u32, mut take: impl FnMut(&Waiting) -> Option<T>) -> Vec<T> {
-        let state = &mut *self.lock();
-        let Some(run) = self.find(state).map(|run| run.number) else { return Vec::new() };
-        let inbox: Vec<_> = state.session(self.view()).inbox.clone();
-        let Some(local) = state.local(self.view()) else { return Vec::new() };
-        let mut taken = Vec::new();
-        for waiting in &inbox {
-            if local.is_free(waiting.number, run)
-                && let Some(value) = take(waiting)
-            {
-                claim(local, run, waiting.number, attempt);
-                taken.push(value);
-            }
-        }
-        taken
-    }
-
-    /// Takes the values for middlewares.
-    pub(crate) fn take_values(&self, attempt: u32) -> Vec<TakenValue> {
-        self.take(attempt, |waiting| match &waiting.sent {
-            Input::Value { to, value } => {
-                Some(TakenValue { number: waiting.number, to: Arc::clone(to), value: value.clone() })
-            }
-            _ => None,
-        })
-    }
-
-    /// Removes a value with which the hooks of its middleware were called in an attempt.
-    pub(crate) fn remove_value(&self, taken: &TakenValue, attempt: u32) {
-        let state = &mut *self.lock();
-        let numbers = vec![taken.number];
-        if self.push(state, attempt, |run| Record::Taken { run, numbers, messages: Some(Vec::new()) }) {
-            self.live(state).into_iter().for_each(|live| live.taken.retain(|(number, _)| *number != taken.number));
-        }
-    }
-
-    /// Takes the messages that enter before a model call.
-    pub(crate) fn take_steering(&self, attempt: u32) -> Vec<Arc<Message>> {
-        self.take(attempt, |waiting| match &waiting.sent {
-            Input::Steer(message) | Input::Interject(message) => Some(Arc::clone(message)),
-            _ => None,
-        })
-    }
-
-    /// Takes the messages that enter where the loop would end: those for the next model call, or else a follow-up.
-    pub(crate) fn take_at_end(&self, attempt: u32) -> Vec<Arc<Message>> {
-        let taken = self.take_steering(attempt);
-        if !taken.is_empty() {
-            return taken;
-        }
-        let mut has_one = false;
-        self.take(attempt, |waiting| match &waiting.sent {
-            Input::FollowUp(message) if !has_one => {
-                has_one = true;
-                Some(Arc::clone(message))
-            }
-            _ => None,
-        })
-    }
-
-    /// Replaces the messages that an attempt has taken, in the inbox, by these messages, in the history. They must be
-    /// valid by themselves.
-    pub(crate) fn enter(&self, messages: Vec<Arc<Message>>, attempt: u32) {
-        let state = &mut *self.lock();
-        let Some(live) = self.live(state) else { return };
-        let of_attempt = |taken: &&(u64, u32)| taken.1 == attempt;
-        let numbers: Vec<_> = live.taken.iter().filter(of_attempt).map(|(number, _)| *number).collect();
-        let inbox = &state.session(self.view()).inbox;
-        let sent = inbox.iter().filter(|waiting| numbers.contains(&waiting.number));
-        let is_as_sent = sent.filter_map(|waiting| waiting.sent.message()).eq(&messages);
-        let record = |run| Record::Taken { run, numbers, messages: (!is_as_sent).then(|| messages.clone()) };
-        if self.push(state, attempt, record) {
-            self.live(state).into_iter().for_each(|live| live.taken.clear());
-            self.add(state, messages);
-        }
-    }
-
-    /// Frees the messages that an attempt has taken, and that it has not added.
-    pub(crate) fn free_taken(&self, attempt: u32) {
-        if self.has_waiting() {
-            let state = &mut *self.lock();
-            self.live(state).into_iter().for_each(|live| live.taken.retain(|(_, by)| *by != attempt));
-        }
     }
 
     /// Returns the conversation for hooks that change it, and the number of its edits.
@@ -730,26 +419,6 @@ fn millis_now() -> u64 {
     u64::try_from(at).unwrap_or(u64::MAX)
 }
 
-/// Lets a run take a message.
-fn claim(local: &mut Local, run: u32, number: u64, attempt: u32) {
-    if let Some(live) = local.live(run) {
-        live.taken.retain(|(taken, _)| *taken != number);
-        live.taken.push((number, attempt));
-    }
-}
-
-/// Lets a turn take the interjections that no attempt has taken. Returns `false` if there are none.
-pub(super) fn take_interjections(state: &mut LogState, view: &View, by: By) -> bool {
-    let inbox = state.session(view).inbox.iter();
-    let interjections = inbox.filter(|waiting| matches!(waiting.sent, Input::Interject(_)));
-    let numbers: Vec<_> = interjections.map(|waiting| waiting.number).collect();
-    let Some(local) = state.local(view) else { return false };
-    let is_free = |number: &u64| local.live.iter().all(|live| live.taken.iter().all(|(taken, _)| taken != number));
-    let free: Vec<_> = numbers.into_iter().filter(is_free).collect();
-    free.iter().for_each(|number| claim(local, by.run, *number, by.attempt));
-    !free.is_empty()
-}
-
 /// Returns the part of a conversation that was replaced, and by what. It begins and ends between two turns.
 fn difference(read: &History, changed: &History) -> Option<(usize, usize, Vec<Arc<Message>>)> {
     if Arc::ptr_eq(&read.0, &changed.0) {
@@ -769,13 +438,9 @@ fn difference(read: &History, changed: &History) -> Option<(usize, usize, Vec<Ar
     (from < to || from < end).then(|| (from, to, changed.0[from..end].to_vec()))
 }
 
-pub(crate) fn no_messages(ctx: &RunContext) -> Error {
-    Error::new(format!("the input of the agent `{}` has no messages", ctx.name()))
-}
-
 #[cfg(test)]
 pub(super) mod tests {
-    use emitree_runtime::{Runnable, runnable_fn};
+    use emitree_runtime::{RunContext, Runnable, runnable_fn};
 
     use super::*;
 
