@@ -9,21 +9,21 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use emitree::agent::{Agent, AgentRun, ChatModel, Reply, Role, ScriptedModel, Session, tool_fn};
+use emitree::agent::{AgentRun, Session};
 use emitree::middleware::Durable;
 use emitree::middleware::store::{Append, EntryHead, EntryStatus, Filter, Revision, Store};
 use emitree::stores::SqliteStore;
 use emitree::{RunContext, Runnable, runnable_fn};
 use futures_util::future::join_all;
 use rusqlite::{Connection, TransactionBehavior};
-use schemars::JsonSchema;
-use serde::Deserialize;
-use serde_json::json;
 use tokio::runtime::Runtime;
 
 use crate::support::{Case, Extra, Suite};
+use crate::talks::{caller, talks};
 
 mod support;
+#[path = "support/talks.rs"]
+mod talks;
 
 /// The bytes that each change writes into a part.
 const PART: [u8; 400] = [b'x'; 400];
@@ -152,21 +152,7 @@ impl Stored {
 
     /// Runs with some turns, each with some calls at a time.
     fn turns(&self, calls: usize, turns: u32) -> impl Case + use<> {
-        let (runtime, store) = (Arc::clone(&self.runtime), self.store.clone());
-        let mut runs = 0;
-        let agent = caller(calls, turns);
-        move |n| {
-            let begin = Instant::now();
-            for _ in 0..n {
-                runs += 1;
-                let answer = runtime.block_on(async {
-                    let session = Session::open(&store, format!("talk-{calls}-{turns}-{runs}")).await?;
-                    agent.ask("Go.").session(&session).await
-                });
-                assert_eq!(answer.expect("an answer").turns, turns + 1);
-            }
-            begin.elapsed()
-        }
+        talks(&self.runtime, &self.store, calls, turns)
     }
 
     /// Opens a session of 1,000 turns, and parses its JSON.
@@ -211,24 +197,6 @@ impl Stored {
             begin.elapsed()
         }
     }
-}
-
-/// An agent whose model makes calls in each of some turns, and then answers.
-fn caller(calls: usize, turns: u32) -> Agent {
-    #[derive(Deserialize, JsonSchema)]
-    struct Text {
-        text: String,
-    }
-    let shout = tool_fn("shout", "Shouts", |args: Text, _: RunContext| async move { Ok(args.text.to_uppercase()) });
-    let script = ScriptedModel::by("scripted", move |request| {
-        let responses = request.messages.iter().filter(|message| message.role == Role::Assistant).count();
-        if responses == turns as usize {
-            return Reply::text("Done.");
-        }
-        Reply::calls((0..calls).map(|n| ("shout", json!({"text": format!("{n} {}", "a".repeat(400))}))))
-    });
-    let agent = Agent::builder("caller", ChatModel::new(script).expect("a model")).tool(shout.expect("a tool"));
-    agent.max_steps(u32::MAX).build().expect("an agent")
 }
 
 fn waiting(n: usize) -> EntryHead {

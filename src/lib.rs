@@ -56,16 +56,18 @@
 //! | [`error`] | kinds of errors, interrupts, requests for a retry |
 //! | [`layer`] | layers, guards, filters, and the explanation of a chain |
 //! | [`lifecycle`] | the four events of a run, and the ways to receive them |
+//! | [`mcp`] | the tools of MCP servers (feature `mcp`) |
 //! | [`middleware`] | built-in middleware, one feature each; middleware made from functions |
 //! | [`otlp`] | runs as OpenTelemetry spans (feature `otlp`) |
 //! | [`prelude`] | the names that `docs/concepts.md` uses |
 //! | [`runnable`] | type-erased runnables, bounds of inputs and outputs |
 //! | [`secrets`] | a scanner for secrets and personal data in text (feature `secrets`) |
 //! | [`sinks`] | sinks, one feature each; records and reports |
-//! | [`stores`] | a store of sessions, jobs and values in a file (feature `sqlite`) |
+//! | [`stores`] | stores of sessions, jobs and values in databases (features `sqlite`, `postgres`) |
 //! | [`stream`] | a run as a stream of its events |
 //! | [`tower`] | tower's services and layers (feature `tower`) |
 //! | [`viewer`] | a page in the browser that shows the runs of a program or a recording (feature `viewer`) |
+//! | [`web`] | an agent for the pages of browsers (feature `web`) |
 //!
 //! # Features
 //!
@@ -75,11 +77,14 @@
 #![cfg_attr(
     not(all(
         feature = "agent",
+        feature = "mcp",
         feature = "otlp",
+        feature = "postgres",
         feature = "secrets",
         feature = "sqlite",
         feature = "tower",
-        feature = "viewer"
+        feature = "viewer",
+        feature = "web"
     )),
     allow(rustdoc::broken_intra_doc_links, reason = "this page names the modules of all features")
 )]
@@ -121,7 +126,7 @@ pub mod agent {
 /// Tasks, keys, typed values, answers and the trace of a run; see [`RunContext`].
 pub mod context {
     pub use emitree_runtime::{
-        Answer, Answers, Extensions, Keep, Keeper, RunKey, Task, TextFilter, TraceParent, TraceParentError,
+        Answer, Answers, Extensions, Keep, Keeper, KeptValue, RunKey, Task, TextFilter, TraceParent, TraceParentError,
         UnmatchedAnswers,
     };
 }
@@ -157,6 +162,12 @@ pub mod lifecycle {
         LifecycleMut, LifecycleOf, LifecycleRef, RunEvent, RunSubscriber, Stage, Start, Success, lifecycle,
         lifecycle_of,
     };
+}
+
+/// The tools of MCP servers; see [`McpServer`](mcp::McpServer).
+#[cfg(feature = "mcp")]
+pub mod mcp {
+    pub use emitree_mcp::*;
 }
 
 /// Built-in middleware, one feature each, and middleware made from functions.
@@ -220,8 +231,9 @@ pub mod sinks {
     pub use emitree_sinks::*;
 }
 
-/// A store of sessions, jobs and values in a file; see [`SqliteStore`](stores::SqliteStore).
-#[cfg(feature = "sqlite")]
+/// Stores of sessions, jobs and values in databases; see [`SqliteStore`](stores::SqliteStore) and
+/// [`PostgresStore`](stores::PostgresStore).
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub mod stores {
     pub use emitree_stores::*;
 }
@@ -244,6 +256,12 @@ pub mod tower {
 #[cfg(feature = "viewer")]
 pub mod viewer {
     pub use emitree_viewer::*;
+}
+
+/// An agent for the pages of browsers, and runs as server-sent events; see [`Chat`](web::Chat).
+#[cfg(feature = "web")]
+pub mod web {
+    pub use emitree_web::*;
 }
 
 /// Tests the programs of `docs/compiler-messages.md`. A program marked `compile_fail` must not compile.

@@ -106,6 +106,7 @@ fn the_page_about_stability_names_the_version_of_each_stored_format() {
         ("agent/src/session/fold/mod.rs", "FORMAT", "sessions, as JSON and in a store"),
         ("middleware-builtin/src/durable/record.rs", "FORMAT", "jobs in a store"),
         ("stores/src/sqlite/file.rs", "FORMAT", "files of `SqliteStore`"),
+        ("stores/src/postgres/schema.rs", "FORMAT", "schemas of `PostgresStore`"),
         ("middleware-builtin/src/record/journal.rs", "VERSION", "journals of `Record`"),
     ];
     for (file, name, format) in formats {

@@ -99,6 +99,7 @@ pub use place::hooks::{HookResult, Hooks};
 pub use place::state::State;
 pub use place::testing::HookTest;
 pub use session::Session;
+pub use session::posts::Submit;
 pub use session::questions::AnswerError;
 pub use tool::events::{ToolFailure, ToolFinish, ToolRetriesExceeded, ToolRetry, ToolStart, ToolSuccess};
 pub use tool::into_tool::IntoTool;

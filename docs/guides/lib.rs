@@ -20,6 +20,9 @@ pub mod workflow {}
 #[doc = include_str!("../what-survives-a-crash.md")]
 pub mod what_survives_a_crash {}
 
+#[doc = include_str!("../several-machines.md")]
+pub mod several_machines {}
+
 #[doc = include_str!("../durable-steps.md")]
 pub mod durable_steps {}
 
@@ -41,8 +44,14 @@ pub mod requirements {}
 #[doc = include_str!("../tool-events.md")]
 pub mod tool_events {}
 
+#[doc = include_str!("../mcp.md")]
+pub mod mcp {}
+
 #[doc = include_str!("../models.md")]
 pub mod models {}
+
+#[doc = include_str!("../web-pages.md")]
+pub mod web_pages {}
 
 #[doc = include_str!("../web-service.md")]
 pub mod web_service {}

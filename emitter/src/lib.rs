@@ -55,6 +55,7 @@ mod error;
 mod event;
 pub mod json;
 mod matching;
+pub mod media;
 mod name;
 mod panic;
 mod registry;

@@ -69,7 +69,7 @@ mod trace_parent;
 mod tree;
 
 pub use abort::handle::{AbortHandle, AbortSignal};
-pub use answers::{Answer, Answers, UnmatchedAnswers};
+pub use answers::{Answer, Answers, KeptValue, UnmatchedAnswers};
 pub use chain::attempts::{AttemptDiscarded, MaxMiddlewareRetries};
 pub use context::RunContext;
 pub use context::extensions::Extensions;

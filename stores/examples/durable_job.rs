@@ -82,7 +82,7 @@ fn import(target: &Target, pause: Duration) -> BoxRunnable<Vec<String>, usize> {
     }))
 }
 
-/// Runs the job. If another process works on it, or was killed, waits until its lease has run out.
+/// Runs the job. If another process works on it, or was killed, tries again until its lease has run out.
 async fn run(
     job: &Durable,
     import: &BoxRunnable<Vec<String>, usize>,
@@ -102,9 +102,9 @@ async fn run(
             }
             Err(error) => error,
         };
-        let Some(StoreError::Held { holder, .. }) = error.find::<StoreError>() else { return Err(error.into()) };
+        let Some(StoreError::Held { .. }) = error.find::<StoreError>() else { return Err(error.into()) };
         eprintln!("{error}");
-        tokio::time::sleep(holder.until.duration_since(SystemTime::now()).unwrap_or_default()).await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
     }
 }
 

@@ -10,20 +10,21 @@
 //! cargo run -p emitree-stores --example stored_approval -- resume order-17
 //! ```
 //!
-//! The sessions are in `agents.db`; `--folder FOLDER`, before the command, sets its folder, and `--time MS` the time
-//! of each payment. `--by NAME` after an answer names its author. While questions are open, `start` and `resume` print
+//! The sessions are in `agents.db`; `--folder FOLDER`, before the command, sets its folder, or the URL of a PostgreSQL
+//! server (`postgres://…`), and `--time MS` the time of each payment. `--by NAME` after an answer names its author. While questions are open, `start` and `resume` print
 //! them and exit with 3. While another process works on the session, they say which one, and exit with 4. Kill a process
 //! at any moment, and `resume` the session: nobody is paid twice.
 
 use std::error::Error;
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use emitree::agent::{Agent, AgentOutput, AgentRun, AnswerError, Session};
 use emitree::middleware::store::{Filter, Store, StoreError};
 use emitree::{Result, Run};
-use emitree_stores::SqliteStore;
+use emitree_stores::{PostgresStore, SqliteStore};
 
 use crate::payments::{OPEN_QUESTIONS, answer, payer, print_questions};
 
@@ -54,7 +55,15 @@ async fn run(run: Run<'_, Agent>, session: &Session) -> Result<ExitCode, Box<dyn
     }
 }
 
-async fn list(store: &SqliteStore) -> Result<ExitCode, Box<dyn Error>> {
+async fn open(folder: &str) -> Result<Arc<dyn Store>, StoreError> {
+    if folder.starts_with("postgres://") {
+        Ok(Arc::new(PostgresStore::connect(folder).await?))
+    } else {
+        Ok(Arc::new(SqliteStore::open(Path::new(folder).join("agents.db")).await?))
+    }
+}
+
+async fn list(store: &dyn Store) -> Result<ExitCode, Box<dyn Error>> {
     let mut page = Filter::unfinished().limit(50);
     loop {
         let heads = store.list(&page).await?;
@@ -69,9 +78,9 @@ async fn list(store: &SqliteStore) -> Result<ExitCode, Box<dyn Error>> {
 }
 
 async fn step(arguments: &[&str], folder: &str, time: Duration) -> Result<ExitCode, Box<dyn Error>> {
-    let store = SqliteStore::open(Path::new(folder).join("agents.db")).await?;
+    let store = open(folder).await?;
     match arguments {
-        ["list"] => list(&store).await,
+        ["list"] => list(&*store).await,
         ["start", id, text] => {
             let session = Session::open(&store, *id).await?;
             run(payer(time)?.ask(*text).session(&session), &session).await

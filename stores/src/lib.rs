@@ -34,6 +34,7 @@
 //! | feature | store | |
 //! |---|---|---|
 //! | `sqlite` | [`SqliteStore`] | a file, also for several processes; also a [`KeyValues`](emitree_middleware::values::KeyValues) |
+//! | `postgres` | [`PostgresStore`] | a PostgreSQL server, for processes on several machines; also a `KeyValues` |
 //!
 //! `sqlite` accepts each rusqlite from 0.39 to 0.43: a program can have only one SQLite, and sqlx 0.9 needs that of
 //! rusqlite 0.39.
@@ -51,14 +52,20 @@
     )
 )]
 #![cfg_attr(
-    not(feature = "sqlite"),
+    not(all(feature = "postgres", feature = "sqlite")),
     allow(rustdoc::broken_intra_doc_links, reason = "this page names the stores of all features")
 )]
 
 mod conformance;
+#[cfg(feature = "postgres")]
+mod postgres;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+mod shared;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 
 pub use conformance::conformance;
+#[cfg(feature = "postgres")]
+pub use postgres::{ConnectPostgres, PostgresStore};
 #[cfg(feature = "sqlite")]
 pub use sqlite::SqliteStore;

@@ -372,10 +372,21 @@ function partOf(part, names) {
   const result = `${part?.is_error ? "error" : "result"}${of}`;
   const titles = new Map([["tool_call", `calls ${part?.name}`], ["tool_call_response", result], ["reasoning", "reasoning"]]);
   const name = titles.get(part?.type);
-  const value = part?.content ?? part?.arguments ?? part?.response ?? part?.uri ?? part;
+  const value = part?.content ?? part?.arguments ?? part?.response ?? (part?.type === "uri" ? mediaOf(part) : part);
   const text = typeof value === "string" ? value : JSON.stringify(value, null, 2);
   const body = longText("div", "part", text);
-  return name ? make("div", { class: `part-${part.type}` }, [make("h4", {}, [name]), body]) : body;
+  const inner = part?.type === "tool_call_response" && Array.isArray(part.parts) ? part.parts : [];
+  const bodies = [body, ...inner.map((/** @type {any} */ one) => partOf(one, new Map()))];
+  return name ? make("div", { class: `part-${part.type}` }, [make("h4", {}, [name]), ...bodies]) : body;
+}
+
+/** The type of an image, a sound or a file, and its size or address. A page loads and shows no content. @param {any} part */
+function mediaOf({ modality, mime_type: type, uri }) {
+  const data = /^data:([^;,]*)([^,]*),([^]*)$/i.exec(String(uri));
+  const kind = [modality ?? "data", type ?? data?.[1]].filter(Boolean).join(", ");
+  if (!data) return `[${kind}, ${uri}]`;
+  const bytes = /;base64$/i.test(data[2]) ? Math.floor((data[3].replace(/=+$/, "").length * 3) / 4) : data[3].length;
+  return `[${kind}, ${formatCount(bytes)} bytes]`;
 }
 
 /** The error of a run, with its causes and details. @param {any} error @param {any} outcome @returns {HTMLElement[]} */

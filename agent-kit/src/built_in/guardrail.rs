@@ -7,6 +7,7 @@ use std::mem::take;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
+use emitree_emitter::media::data_head;
 use emitree_emitter::panic_text;
 use emitree_runtime::{
     Checked, Error, Next, Result, RunContext, Summary, WouldDeny, map_input_async, map_output_async,
@@ -325,14 +326,30 @@ impl Guardrail {
     }
 
     async fn judge_result(&self, result: &mut CallResult, ctx: &RunContext) -> Result<()> {
-        match self.judge(&result.output.text(), ctx).await {
-            Ok(None) => {}
-            Ok(Some(other)) => result.output.content = Value::String(other),
+        match self.judge_output(&mut result.output, ctx).await {
             Err(error) if error.is_denied() => {
                 result.how = How::Denied;
                 result.output = ToolOutput::error(error.explain());
+                Ok(())
             }
-            Err(error) => return Err(error),
+            judged => judged,
+        }
+    }
+
+    /// Judges the content, and each text and address of the parts.
+    async fn judge_output(&self, output: &mut ToolOutput, ctx: &RunContext) -> Result<()> {
+        if let Some(other) = self.judge(&output.text(), ctx).await? {
+            output.content = Value::String(other);
+        }
+        for part in &mut output.parts {
+            let text = match part {
+                Part::Text { content } => content,
+                Part::Uri { uri, .. } if data_head(uri).is_none() => uri,
+                _ => continue,
+            };
+            if let Some(other) = self.judge(text, ctx).await? {
+                *text = other;
+            }
         }
         Ok(())
     }

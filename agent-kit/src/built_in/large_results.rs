@@ -1,6 +1,5 @@
 //! Large results of tools in a key-value store: [`LargeResults`].
 
-use std::borrow::Cow;
 use std::collections::{BTreeSet, HashSet};
 use std::fmt::{self, Write as _};
 use std::mem::take;
@@ -19,7 +18,7 @@ use super::ends_the_run;
 use super::transcript::transcript;
 use emitree_agent::values::Written;
 use emitree_agent::{
-    AgentContext, AgentMiddleware, CallResult, Hooks, Session, State, Tool, ToolError, ToolOutput, tool_fn,
+    AgentContext, AgentMiddleware, CallResult, Hooks, Part, Session, State, Tool, ToolError, ToolOutput, tool_fn,
 };
 
 /// The name of the tool.
@@ -46,7 +45,7 @@ const NOTE: &str = "the result is too large to be shown as a whole: read other p
 /// The model reads other parts with the tool `read_result {id, from, bytes}`. It returns `text`, at most as many bytes
 /// as the limit, `bytes`, the size of the whole, and `next`, the position at which the text goes on, or null at the
 /// end. No character is cut. Errors are stored too, and stay errors. An [answer](ToolOutput::answer()) of a tool is not
-/// stored.
+/// stored. The texts of [parts](ToolOutput::parts) are stored behind the content; images, sounds and files stay parts.
 ///
 /// ```
 /// use emitree_agent_kit::built_in::LargeResults;
@@ -162,7 +161,7 @@ impl LargeResults {
         if output.is_answer || call.name == TOOL {
             return Ok(());
         }
-        let text = text_of(&output.content);
+        let text = text_of(output);
         if text.len() <= self.over_bytes {
             return Ok(());
         }
@@ -171,6 +170,7 @@ impl LargeResults {
             Ok(id) => {
                 // Only once the store has the text: otherwise the id would lead nowhere (A17).
                 output.content = self.short_form(&id, &text);
+                output.parts.retain(|part| !matches!(part, Part::Text { .. }));
                 self.own_events.emit(ctx, || LargeResultStored { id, tool: call.name.clone(), bytes }).await;
                 Ok(())
             }
@@ -331,8 +331,13 @@ struct ReadArgs {
     bytes: usize,
 }
 
-fn text_of(content: &Value) -> Cow<'_, str> {
-    content.as_str().map_or_else(|| content.to_string().into(), Cow::Borrowed)
+/// Returns the content and the texts of the parts, with a blank line between two of them.
+fn text_of(output: &ToolOutput) -> String {
+    let texts = output.parts.iter().filter_map(|part| match part {
+        Part::Text { content } => Some(content.clone()),
+        _ => None,
+    });
+    [output.text()].into_iter().chain(texts).collect::<Vec<_>>().join("\n\n")
 }
 
 /// Makes an id that cannot be guessed.

@@ -43,6 +43,7 @@ pub use summarize::{Summarize, Summarized, SummaryFailed};
 pub use title::{Title, TitleFailed, Titled};
 pub use todo_list::{Todo, TodoList, TodoState, TodosWritten};
 pub use tool_selector::{SelectionFailed, ToolSelector, ToolsSelected};
+pub(crate) use transcript::shown;
 pub use transcript::transcript;
 
 /// Returns `true` if an error is control flow that a middleware passes on, or fatal.

@@ -4,9 +4,10 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use emitree_agent::{Message, Part, Role};
+use emitree_emitter::media::label;
 
 /// Writes messages as text, for a request about a conversation: one paragraph for each text, call and result. Reasoning
-/// is left out, and of an image or a file only the kind is written.
+/// is left out, and of an image or a file only the type and the size or address are written.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -49,7 +50,7 @@ fn write_part(text: &mut String, role: Role, part: &Part, asks: Option<&Arc<Mess
     let role = role.as_str();
     match part {
         Part::Text { content } => write!(text, "{role}: {content}"),
-        Part::Uri { modality, .. } => write!(text, "{role}: [{modality}]"),
+        Part::Uri { .. } => write!(text, "{role}: {}", shown(part)),
         Part::ToolCall(call) => write!(text, "call of {}: {}", call.name, call.arguments),
         Part::ToolCallResponse(result) => {
             let call = asks.and_then(|message| message.tool_calls().find(|call| call.id == result.id));
@@ -58,9 +59,20 @@ fn write_part(text: &mut String, role: Role, part: &Part, asks: Option<&Arc<Mess
             match result.response.as_str() {
                 Some(response) => write!(text, "{kind} of {name}: {response}"),
                 None => write!(text, "{kind} of {name}: {}", result.response),
-            }
+            }?;
+            result.parts.iter().try_for_each(|part| write!(text, " {}", shown(part)))
         }
         // Reasoning is no part of a transcript.
         _ => Ok(()),
+    }
+}
+
+/// Returns the text of a part of a result, or the type and the size of content.
+pub(crate) fn shown(part: &Part) -> String {
+    match part {
+        Part::Text { content } => content.clone(),
+        Part::Uri { modality, mime_type, uri } => format!("[{}]", label(modality, mime_type.as_deref(), uri)),
+        // A result has no other parts.
+        _ => String::new(),
     }
 }

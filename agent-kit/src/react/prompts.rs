@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use super::TOOL_INPUT;
+use crate::built_in::shown;
 use crate::parse::{ParserError, ParserErrorKind};
 use emitree_agent::{Message, Part, ToolResult, ToolSpec};
 
@@ -170,7 +171,8 @@ fn assistant(message: &Message) -> String {
 }
 
 fn output(result: &ToolResult) -> String {
-    let text = result.response.as_str().map_or_else(|| result.response.to_string(), str::to_owned);
+    let response = result.response.as_str().map_or_else(|| result.response.to_string(), str::to_owned);
+    let text = [response].into_iter().chain(result.parts.iter().map(shown)).collect::<Vec<_>>().join("\n");
     let text = if text.trim().is_empty() { "(nothing)" } else { &text };
     let failed = if result.is_error { "the function has failed: " } else { "" };
     format!("Function Output: {failed}{text}")

@@ -11,6 +11,7 @@ mod journal;
 mod large_results;
 mod more_than_json;
 mod partial;
+mod parts;
 mod properties;
 mod sliding_window;
 mod structured;

@@ -101,6 +101,19 @@ Function Input: {"text":"a"}"#;
 }
 
 #[tokio::test]
+async fn the_texts_and_the_type_and_size_of_images_of_a_result_are_written_behind_it() -> Result<()> {
+    let script = script(["Thought: I draw.\nFunction Name: draw\nFunction Input: {\"text\": \"a\"}", ANSWER]);
+    let draw = tool_fn("draw", "Draws", |_: Text, _: RunContext| async {
+        let uri = "data:image/png;base64,AAAA".to_owned();
+        let image = Part::Uri { modality: "image".to_owned(), mime_type: Some("image/png".to_owned()), uri };
+        Ok(ToolOutput::new("drawn").part(Part::Text { content: "Of May.".to_owned() }).part(image))
+    })?;
+    agent(&script).tool(draw).build()?.ask("Draw.").await?;
+    assert_eq!(sent(&script.requests()[1])[2], "u Function Output: drawn\nOf May.\n[image/png, 3 B]");
+    Ok(())
+}
+
+#[tokio::test]
 async fn whole_or_in_chunks_of_any_size_the_updates_and_the_history_are_the_same() -> Result<()> {
     let expected = [
         r#"1 start ["shout"]"#,

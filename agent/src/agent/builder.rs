@@ -12,6 +12,7 @@ use crate::agent::events::declared;
 use crate::agent::middleware::{Installed, Prepare, twice};
 use crate::agent::own_hooks::{BUILDER, OwnHooks};
 use crate::agent::spec::AgentSpec;
+use crate::agent::toolset::LastAsked;
 use crate::agent::{Agent, AgentParts};
 use crate::handoff::{Handoff, Handoffs};
 use crate::{AgentMiddleware, ChatModel, ChatOptions, HookResult, Hooks, IntoTool, Tool, ToolSpec};
@@ -296,6 +297,7 @@ impl AgentBuilder {
             options,
             tools: Arc::new(tools),
             specs,
+            last_asked: LastAsked::default(),
             installed,
             expected,
             max_steps,

@@ -19,6 +19,7 @@ use crate::{ChatOptions, FinishReason, Message, Role, ToolCall, Usage};
 pub struct AgentInput {
     /// The messages, usually one user message. They are appended to the history of the session, so they must be valid
     /// by themselves (see [`History::extend`](crate::History::extend)).
+    #[serde(default)]
     pub messages: Vec<Message>,
     /// Options for the model calls of the run. An option that is not set is taken from the agent.
     #[serde(default)]

@@ -27,6 +27,7 @@ use crate::agent::middleware::Installed;
 use crate::agent::spec::ExpectedTools;
 use crate::agent::stack::OnEnoughStack;
 use crate::agent::steps::Loop;
+use crate::agent::toolset::LastAsked;
 use crate::agent::turn::{LoopState, Resumes};
 use crate::{AgentInput, AgentOutput, ChatModel, ChatOptions, Session, Tool, ToolError, ToolOutput, ToolSpec, tool_fn};
 
@@ -192,6 +193,8 @@ pub(crate) struct AgentParts {
     pub(crate) tools: Arc<Vec<Tool>>,
     /// The tool descriptions that models receive.
     pub(crate) specs: Arc<Vec<ToolSpec>>,
+    /// The descriptions of the tools that the last run has asked for.
+    pub(crate) last_asked: LastAsked,
     pub(crate) installed: Vec<Arc<Installed>>,
     /// The tools that middlewares name, and that the first run may get.
     pub(crate) expected: ExpectedTools,

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use emitree_runtime::{Error, Result, RunContext};
+use parking_lot::Mutex;
 
 use crate::agent::AgentParts;
 use crate::agent::builder::{check_names, specs_of};
 use crate::agent::middleware::Installed;
+use crate::tool::ToolIdentity;
 use crate::{Tool, ToolSpec};
 
 /// The tools of a turn: those that every turn has, and then those that middlewares were asked for.
@@ -16,6 +18,24 @@ pub(crate) struct Toolset {
     specs: Arc<Vec<ToolSpec>>,
     /// The number of tools that every turn has.
     fixed: usize,
+}
+
+/// The descriptions of the tools of a turn that asked for some. A later run with the same tools shares them, because
+/// schemas are large.
+#[derive(Default)]
+pub(crate) struct LastAsked(Mutex<(Vec<ToolIdentity>, Arc<Vec<ToolSpec>>)>);
+
+impl LastAsked {
+    /// Returns the descriptions of the tools, if they are those of the last time.
+    fn specs_of(&self, tools: &[Tool]) -> Option<Arc<Vec<ToolSpec>>> {
+        let (known, specs) = &*self.0.lock();
+        let is_same = known.len() == tools.len() && known.iter().zip(tools).all(|(known, tool)| known.is_of(tool));
+        is_same.then(|| Arc::clone(specs))
+    }
+
+    fn set(&self, tools: &[Tool], specs: &Arc<Vec<ToolSpec>>) {
+        *self.0.lock() = (tools.iter().map(Tool::identity).collect(), Arc::clone(specs));
+    }
 }
 
 impl Toolset {
@@ -45,8 +65,14 @@ impl Toolset {
         self.tools.iter().find(|tool| tool.spec().name == name)
     }
 
-    /// Asks the middlewares for the tools of a turn. The list of specs is rebuilt only if a tool is another one.
-    pub(crate) async fn ask(&mut self, installed: &[Arc<Installed>], ctx: &RunContext) -> Result<()> {
+    /// Asks the middlewares for the tools of a turn. The list of specs is rebuilt only if a tool is another one than in
+    /// the last turn, and than in the last run of the agent.
+    pub(crate) async fn ask(
+        &mut self,
+        agent: &AgentParts,
+        installed: &[Arc<Installed>],
+        ctx: &RunContext,
+    ) -> Result<()> {
         let mut asked = Vec::new();
         for installed in installed {
             for source in &installed.hooks.sources {
@@ -56,15 +82,19 @@ impl Toolset {
         }
         let before = &self.tools[self.fixed..];
         let is_same = before.len() == asked.len() && before.iter().zip(&asked).all(|(a, (_, b))| a.is_clone_of(b));
+        let all: Vec<_> = self.tools[..self.fixed].iter().chain(asked.iter().map(|(_, tool)| tool)).cloned().collect();
         if !is_same {
-            self.check_origins(&asked, installed, ctx)?;
+            self.specs = match agent.last_asked.specs_of(&all) {
+                Some(specs) => specs,
+                None => {
+                    self.check_origins(&asked, installed, ctx)?;
+                    let specs = specs_of(&all);
+                    agent.last_asked.set(&all, &specs);
+                    specs
+                }
+            };
         }
-        let tools = Arc::make_mut(&mut self.tools);
-        tools.truncate(self.fixed);
-        tools.extend(asked.into_iter().map(|(_, tool)| tool));
-        if !is_same {
-            self.specs = specs_of(&self.tools);
-        }
+        self.tools = Arc::new(all);
         Ok(())
     }
 

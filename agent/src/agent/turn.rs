@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::{Context, Poll};
 
-use emitree_middleware::durable::{JobStore, NoJob, OwnSteps};
+use emitree_middleware::durable::{JobStore, NoJob, OwnSteps, TakenEntry};
 use emitree_middleware::store::Claim;
 use emitree_runtime::{Answers, Error, Result, RunContext};
 use futures_core::future::BoxFuture;
@@ -50,6 +50,8 @@ pub(crate) struct LoopState {
     kept: Mutex<Vec<u32>>,
     /// `true` in a job: the claim waits for a process that was killed.
     pub(crate) is_in_job: bool,
+    /// The entry of the session, if a worker has taken it.
+    pub(crate) taken: Option<TakenEntry>,
     /// The claim of the session, if a store keeps it.
     pub(crate) claim: Mutex<Option<Claim>>,
     /// `true` once the run has claimed the session.
@@ -71,7 +73,12 @@ impl LoopState {
     pub(crate) fn prepare(ctx: &RunContext, own: Arc<OwnHooks>) -> Result<()> {
         let UsedSession { session, resumes, outer } = Self::session_of(ctx)?;
         // The answers of the session are no answers that the run was given, also if there are no others.
-        let answers = Answers::new().settling_edits().or(Answers::of(ctx).unwrap_or_default());
+        let answers = Answers::new().settling_edits().keeping_values().or(Answers::of(ctx).unwrap_or_default());
+        let (asked_in, given) = (session.clone(), answers.clone());
+        let answers = answers.on_deadline(move |question| {
+            let answer = asked_in.meet_deadline(question);
+            Ok(answer.map(|answer| given.answer(question.id.clone(), answer)).is_some())
+        });
         let session = SessionRun::new(session);
         let depth = ctx.depth();
         let answer = Answer::default();
@@ -84,6 +91,7 @@ impl LoopState {
         let compacting = Compacting::default();
         let is_stored = session.own_entry().is_some();
         let is_in_job = ctx.extension::<JobStore>().is_some();
+        let taken = ctx.own_extension::<TakenEntry>().map(|taken| TakenEntry::clone(&taken));
         ctx.set_extension(Self {
             session,
             resumes: Mutex::new(resumes),
@@ -96,6 +104,7 @@ impl LoopState {
             alive,
             kept,
             is_in_job,
+            taken,
             claim,
             has_claimed,
             compacting,
@@ -116,6 +125,10 @@ impl LoopState {
         if let Some(session) = ctx.own_extension::<Session>() {
             let resumes = ctx.own_extension::<Resumes>().map_or(Resumes::No, |resumes| *resumes);
             return Ok(UsedSession { session: Session::clone(&session), resumes, outer: None });
+        }
+        if let Some(taken) = ctx.own_extension::<TakenEntry>() {
+            let session = SessionEntry::of_taken(&taken)?;
+            return Ok(UsedSession { session, resumes: Resumes::Session, outer: None });
         }
         if let Some(transferred) = ctx.own_extension::<Transferred>() {
             let session = transferred.session.clone();

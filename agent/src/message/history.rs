@@ -87,6 +87,19 @@ pub enum HistoryError {
         /// The kind of the part that is not allowed.
         part: &'static str,
     },
+    /// A tool result has a part that is neither a text nor a reference to content.
+    #[error(
+        "message {position} has a result for the id `{}` with a {part}, but the parts of a result are texts and references to content",
+        shortened(id)
+    )]
+    ResultPart {
+        /// The position of the message with the result.
+        position: usize,
+        /// The result's id.
+        id: String,
+        /// The kind of the part that is not allowed.
+        part: &'static str,
+    },
     /// The message of a model's response does not have the role `assistant`.
     #[error("a model's response has the role `{}` instead of `assistant`", role.as_str())]
     Response {
@@ -236,20 +249,39 @@ pub(crate) fn check_parts(position: usize, message: &Message) -> Result<(), Hist
     if message.parts.is_empty() && role != Role::Assistant {
         return Err(HistoryError::Empty { position, role });
     }
-    match message.parts.iter().find_map(|part| disallowed(role, part)) {
-        Some(part) => Err(HistoryError::Part { position, role, part }),
-        None => Ok(()),
+    if let Some(part) = message.parts.iter().find_map(|part| disallowed(role, part)) {
+        return Err(HistoryError::Part { position, role, part });
     }
+    for result in message.tool_results() {
+        if let Some(part) = result.parts.iter().find_map(disallowed_in_result) {
+            return Err(HistoryError::ResultPart { position, id: result.id.clone(), part });
+        }
+    }
+    Ok(())
 }
 
 /// Returns the kind of a part that the role does not allow.
 pub(crate) fn disallowed(role: Role, part: &Part) -> Option<&'static str> {
+    let is_allowed = match part {
+        Part::ToolCall(_) | Part::Reasoning { .. } => role == Role::Assistant,
+        Part::ToolCallResponse(_) => role == Role::Tool,
+        Part::Text { .. } | Part::Uri { .. } => role != Role::Tool,
+    };
+    (!is_allowed).then(|| kind(part))
+}
+
+/// Returns the kind of a part that the result of a tool call does not allow.
+pub(crate) fn disallowed_in_result(part: &Part) -> Option<&'static str> {
+    (!matches!(part, Part::Text { .. } | Part::Uri { .. })).then(|| kind(part))
+}
+
+const fn kind(part: &Part) -> &'static str {
     match part {
-        Part::ToolCall(_) => (role != Role::Assistant).then_some("tool call"),
-        Part::ToolCallResponse(_) => (role != Role::Tool).then_some("tool result"),
-        Part::Text { .. } => (role == Role::Tool).then_some("text"),
-        Part::Reasoning { .. } => (role != Role::Assistant).then_some("reasoning"),
-        Part::Uri { .. } => (role == Role::Tool).then_some("reference to content"),
+        Part::ToolCall(_) => "tool call",
+        Part::ToolCallResponse(_) => "tool result",
+        Part::Text { .. } => "text",
+        Part::Reasoning { .. } => "reasoning",
+        Part::Uri { .. } => "reference to content",
     }
 }
 
@@ -264,6 +296,7 @@ mod tests {
     fn invalid_messages_are_refused_with_their_index_and_leave_the_history_unchanged() {
         let asks = |id: &str| Message::assistant("").with_call(ToolCall::new(id, "t", json!({})));
         let gives = |id: &str| Message::tool([ToolResult::new(id, 1)]);
+        let with_part = |id: &str, part| Message::tool([ToolResult { parts: vec![part], ..ToolResult::new(id, 1) }]);
         let table = [
             (vec![asks("a")], "message 0 calls `t` (id `a`), but no result follows"),
             (vec![asks("a"), Message::user("x"), gives("a")], "message 0 calls `t` (id `a`), but no result follows"),
@@ -285,6 +318,14 @@ mod tests {
                 "message 0 has the role `user`, which does not allow a tool call",
             ),
             (vec![Message::new(Role::User, [])], "message 0 with the role `user` is empty"),
+            (
+                vec![asks("a"), with_part("a", Part::reasoning("hm", None))],
+                "message 1 has a result for the id `a` with a reasoning, but the parts of a result are texts and references to content",
+            ),
+            (
+                vec![asks("a"), with_part("a", Part::ToolCallResponse(ToolResult::new("b", 1)))],
+                "message 1 has a result for the id `a` with a tool result, but the parts of a result are texts and references to content",
+            ),
         ];
         for (messages, says) in table {
             let mut history = History::try_from(vec![Message::user("before")]).expect("valid");

@@ -74,7 +74,7 @@ pub struct Message {
     pub finish_reason: Option<FinishReason>,
 }
 
-/// A piece of a [`Message`].
+/// A piece of a [`Message`], or of a [`ToolResult`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 #[non_exhaustive]
@@ -116,6 +116,19 @@ impl Part {
     pub fn reasoning(content: impl Into<String>, extra: Option<Value>) -> Self {
         Self::Reasoning { content: content.into(), extra }
     }
+
+    /// Returns the number of bytes in the text, reasoning, arguments, result or URI.
+    fn text_len(&self) -> usize {
+        match self {
+            Self::Text { content } | Self::Reasoning { content, .. } => content.len(),
+            Self::ToolCall(call) => call.arguments.to_string().len(),
+            Self::ToolCallResponse(result) => {
+                let response = result.response.as_str().map_or_else(|| result.response.to_string().len(), str::len);
+                response + result.parts.iter().map(Self::text_len).sum::<usize>()
+            }
+            Self::Uri { uri, .. } => uri.len(),
+        }
+    }
 }
 
 /// The result of a tool call, as the model reads it.
@@ -126,6 +139,9 @@ pub struct ToolResult {
     pub id: String,
     /// The result: text or another JSON value.
     pub response: Value,
+    /// Texts, images, sounds and files beside the response, in order: [`Part::Text`] and [`Part::Uri`] only.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<Part>,
     /// `true` if the call failed. The response then explains the failure.
     #[serde(default, skip_serializing_if = "is_false")]
     pub is_error: bool,
@@ -134,12 +150,12 @@ pub struct ToolResult {
 impl ToolResult {
     /// Makes the result of a call that succeeded.
     pub fn new(id: impl Into<String>, response: impl Into<Value>) -> Self {
-        Self { id: id.into(), response: response.into(), is_error: false }
+        Self { id: id.into(), response: response.into(), parts: Vec::new(), is_error: false }
     }
 
     /// Makes the result of a call that failed.
     pub fn error(id: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { id: id.into(), response: Value::String(message.into()), is_error: true }
+        Self { id: id.into(), response: Value::String(message.into()), parts: Vec::new(), is_error: true }
     }
 }
 
@@ -197,19 +213,11 @@ impl Message {
         texts.collect()
     }
 
-    /// Returns the number of bytes in the text, reasoning, arguments, results and URIs of the message, for limits and
-    /// estimates.
+    /// Returns the number of bytes in the text, reasoning, arguments, results with their parts, and URIs of the message,
+    /// for limits and estimates.
     #[must_use]
     pub fn text_len(&self) -> usize {
-        let len = |part: &Part| match part {
-            Part::Text { content } | Part::Reasoning { content, .. } => content.len(),
-            Part::ToolCall(call) => call.arguments.to_string().len(),
-            Part::ToolCallResponse(result) => {
-                result.response.as_str().map_or_else(|| result.response.to_string().len(), str::len)
-            }
-            Part::Uri { uri, .. } => uri.len(),
-        };
-        self.parts.iter().map(len).sum()
+        self.parts.iter().map(Part::text_len).sum()
     }
 
     /// Returns the tool calls in order.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use emitree_emitter::new_id;
 
-use crate::message::history::{History, check, disallowed};
+use crate::message::history::{History, check, disallowed, disallowed_in_result};
 use crate::message::{Message, Part, Role, ToolResult};
 use crate::typed::shortened;
 
@@ -53,6 +53,13 @@ pub enum RepairKind {
         /// The kind of the part.
         part: &'static str,
     },
+    /// A part of a result that is neither a text nor a reference to content was removed.
+    RemovedResultPart {
+        /// The id of the result.
+        id: String,
+        /// The kind of the part.
+        part: &'static str,
+    },
     /// A message without content was removed. Its role is not `assistant`.
     RemovedMessage {
         /// The message's role.
@@ -73,6 +80,9 @@ impl fmt::Display for Repair {
                 write!(f, "replaced the id `{}` of a call with `{after}`", shortened(before))
             }
             RepairKind::RemovedPart { part } => write!(f, "removed a {part}, which the role does not allow"),
+            RepairKind::RemovedResultPart { id, part } => {
+                write!(f, "removed a {part} from the result `{}`, which does not allow it", shortened(id))
+            }
             RepairKind::RemovedMessage { role } => {
                 write!(f, "removed the message with the role `{}`, which is empty", role.as_str())
             }
@@ -89,8 +99,8 @@ impl History {
     ///   belongs to the first call without a result. A result without a call, or before its call, is removed.
     /// - A call with an empty id, or with the id of an earlier call of its message, gets a new id. Its result is the
     ///   next result with the earlier id.
-    /// - Parts that the role of their message does not allow are removed. Empty messages are removed, unless a model wrote
-    ///   them.
+    /// - Parts that the role of their message does not allow are removed, and so are parts of a result that are neither
+    ///   texts nor references to content. Empty messages are removed, unless a model wrote them.
     ///
     /// ```
     /// use emitree_agent::{History, Message, ToolCall};
@@ -152,6 +162,13 @@ impl Repairing {
             self.repairs.extend(part.map(|part| Repair { position, kind: RepairKind::RemovedPart { part } }));
             part.is_none()
         });
+        for part in &mut message.parts {
+            let Part::ToolCallResponse(result) = part else { continue };
+            for part in result.parts.extract_if(.., |part| disallowed_in_result(part).is_some()) {
+                let Some(part) = disallowed_in_result(&part) else { continue };
+                self.note(position, RepairKind::RemovedResultPart { id: result.id.clone(), part });
+            }
+        }
         if message.parts.is_empty() && role != Role::Assistant {
             self.note(position, RepairKind::RemovedMessage { role });
         } else if role == Role::Tool {
@@ -321,6 +338,14 @@ mod tests {
                     "message 1: removed a tool call, which the role does not allow",
                 ],
             ),
+            (
+                vec![asks(["a"]), with_parts("a")],
+                "a[a] t[a=1]".to_owned(),
+                vec![
+                    "message 1: removed a reasoning from the result `a`, which does not allow it",
+                    "message 1: removed a tool call from the result `a`, which does not allow it",
+                ],
+            ),
             // An empty message between a call and its result does not separate them.
             (
                 vec![asks(["a"]), Message::new(Role::User, []), gives("a", 1)],
@@ -334,6 +359,25 @@ mod tests {
             assert_eq!(repairs.iter().map(ToString::to_string).collect::<Vec<_>>(), says, "{expected}");
             assert_eq!(check(&history.0), Ok(()));
         }
+        // The other parts stay, in order.
+        let (history, _) = History::repair([asks(["a"]), with_parts("a")]);
+        let result = history.messages()[1].tool_results().next().expect("a result");
+        assert_eq!(result.parts, [text("x"), image(), text("y")]);
+    }
+
+    fn text(content: &str) -> Part {
+        Part::Text { content: content.to_owned() }
+    }
+
+    fn image() -> Part {
+        Part::Uri { modality: "image".to_owned(), mime_type: None, uri: "x:".to_owned() }
+    }
+
+    /// Makes a result with parts, two of which are not allowed.
+    fn with_parts(id: &str) -> Message {
+        let call = Part::ToolCall(ToolCall::new("b", "t", json!({})));
+        let parts = vec![text("x"), Part::reasoning("hm", None), image(), call, text("y")];
+        Message::tool([ToolResult { parts, ..ToolResult::new(id, 1) }])
     }
 
     #[test]
@@ -369,8 +413,9 @@ mod tests {
             2 => Just(Part::Text { content: "x".to_owned() }),
             4 => id().prop_map(|id| Part::ToolCall(ToolCall::new(id, "t", json!({})))),
             4 => id().prop_map(|id| Part::ToolCallResponse(ToolResult::new(id, 1))),
+            1 => id().prop_map(|id| with_parts(id).parts.remove(0)),
             1 => Just(Part::reasoning("x", None)),
-            1 => Just(Part::Uri { modality: "image".to_owned(), mime_type: None, uri: "x:".to_owned() }),
+            1 => Just(image()),
         ];
         let role = prop_oneof![
             1 => Just(Role::System),

@@ -29,6 +29,7 @@ pub struct OpenAiBuilder {
     api_key: Option<String>,
     headers: Vec<(String, String)>,
     stream_usage: bool,
+    images: bool,
     sends_trace: bool,
     connect_timeout: Duration,
     limits: Limits,
@@ -81,6 +82,7 @@ impl OpenAiBuilder {
             api_key: None,
             headers: Vec::new(),
             stream_usage: true,
+            images: true,
             sends_trace: false,
             connect_timeout: Duration::from_secs(10),
             limits: Limits {
@@ -115,6 +117,13 @@ impl OpenAiBuilder {
     /// refuse `stream_options`.
     pub const fn stream_usage(mut self, stream_usage: bool) -> Self {
         self.stream_usage = stream_usage;
+        self
+    }
+
+    /// Sets whether the model reads images, by default `true`. With `false`, it reads a text such as
+    /// `[image/png, 12 KB: not shown]` in the place of each image.
+    pub const fn images(mut self, images: bool) -> Self {
+        self.images = images;
         self
     }
 
@@ -160,8 +169,8 @@ impl OpenAiBuilder {
     /// valid in HTTP. Also returns an error if the server needs a key and neither a key nor a base URL is set, or if
     /// the system's certificates cannot be read.
     pub fn build(self) -> Result<OpenAi> {
-        let Self { model, server, base_url, api_key, headers, stream_usage, sends_trace, connect_timeout, limits } =
-            self;
+        let Self { model, server, base_url, api_key, headers, stream_usage, images, .. } = self;
+        let Self { sends_trace, connect_timeout, limits, .. } = self;
         if model.trim().is_empty() {
             return Err(Error::new("the model's name is empty: use the name that the server uses for the model"));
         }
@@ -197,8 +206,19 @@ impl OpenAiBuilder {
         let url = endpoint(url);
         let server = Arc::new(server);
         let has_warned = AtomicBool::new(false);
-        let shared =
-            Shared { model, server, client, url, is_official, stream_usage, sends_trace, limits, rules, has_warned };
+        let shared = Shared {
+            model,
+            server,
+            client,
+            url,
+            is_official,
+            stream_usage,
+            images,
+            sends_trace,
+            limits,
+            rules,
+            has_warned,
+        };
         Ok(OpenAi { shared: Arc::new(shared) })
     }
 }

@@ -69,6 +69,8 @@ enum Step {
         text: &'static str,
         calls: Vec<(&'static str, &'static str, &'static str, bool)>,
         are_apart: bool,
+        /// The kinds of the parts of each result.
+        parts: Vec<&'static str>,
     },
     /// A transfer to another agent, which answers.
     Handoff,
@@ -82,10 +84,15 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::System),
         3 => (text(), select(vec!["", "Hm."]), proptest::option::of(0..SERVERS.len()))
             .prop_map(|(text, reasoning, data_of)| Step::Answer { text, reasoning, data_of }),
-        4 => (text(), vec(call, 1..4), any::<bool>())
-            .prop_map(|(text, calls, are_apart)| Step::Calls { text, calls, are_apart }),
+        4 => (text(), vec(call, 1..4), any::<bool>(), vec(select(vec!["text", "image", "audio"]), 0..3))
+            .prop_map(|(text, calls, are_apart, parts)| Step::Calls { text, calls, are_apart, parts }),
         1 => Just(Step::Handoff),
     ]
+}
+
+fn part(kind: &str) -> Part {
+    let (modality, mime_type, uri) = (kind.to_owned(), None, "data:,a".to_owned());
+    if kind == "text" { Part::Text { content: "part".to_owned() } } else { Part::Uri { modality, mime_type, uri } }
 }
 
 /// Appends the messages of a step.
@@ -107,7 +114,7 @@ fn write(messages: &mut Vec<Message>, step: &Step, peers: &[Peer]) {
             }
             messages.push(message);
         }
-        Step::Calls { text, calls, are_apart } => {
+        Step::Calls { text, calls, are_apart, parts } => {
             let mut asks = Message::assistant(*text);
             let mut results = Vec::new();
             let mut ids = HashSet::new();
@@ -117,7 +124,9 @@ fn write(messages: &mut Vec<Message>, step: &Step, peers: &[Peer]) {
                     call.arguments = Arguments::Json(json!({"edited": true}));
                 }
                 asks.parts.push(Part::ToolCall(call));
-                results.push(if *is_edited { ToolResult::new(*id, 4) } else { ToolResult::error(*id, "cancelled") });
+                let mut result = if *is_edited { ToolResult::new(*id, 4) } else { ToolResult::error(*id, "cancelled") };
+                result.parts = parts.iter().map(|kind| part(kind)).collect();
+                results.push(result);
             }
             messages.push(asks);
             if *are_apart {
@@ -169,8 +178,17 @@ proptest! {
             if let Err(fault) = check(name, body["messages"].as_array().unwrap()) {
                 prop_assert!(false, "{name}: {fault} in {:#}", body["messages"]);
             }
+            // Each image of a result arrives once.
+            let sent = body["messages"].to_string().matches("image_url\":{").count();
+            prop_assert_eq!(sent, images(&request.messages), "{}", name);
         }
     }
+}
+
+/// Counts the images of results.
+fn images(messages: &[std::sync::Arc<Message>]) -> usize {
+    let parts = messages.iter().flat_map(|message| message.tool_results()).flat_map(|result| &result.parts);
+    parts.filter(|one| **one == part("image")).count()
 }
 
 type Checked = Result<(), String>;
@@ -178,7 +196,7 @@ type Checked = Result<(), String>;
 /// Checks messages as a server does.
 fn check(name: &str, messages: &[Value]) -> Checked {
     let (server, model) = name.split_once(':').unwrap();
-    all(messages)?;
+    all(messages, server == "openrouter")?;
     match server {
         "openai" | "openrouter" => ids(messages, "of at most 40 characters", |id| id.chars().count() <= 40)?,
         "anthropic" => ids(messages, "of letters, digits, `_` and `-`", |id| id.chars().all(is_word))?,
@@ -216,12 +234,15 @@ fn calls(message: &Value) -> &[Value] {
 }
 
 /// The checks of every server: names and arguments of calls, results behind their calls, and content.
-fn all(messages: &[Value]) -> Checked {
+fn all(messages: &[Value], reads_images: bool) -> Checked {
     let mut open = HashSet::new();
     for (at, message) in messages.iter().enumerate() {
         let role = message["role"].as_str().ok_or("no role")?;
         if role == "tool" {
             let id = message["tool_call_id"].as_str().ok_or("a result without an id")?;
+            if !reads_images && !message["content"].is_string() {
+                return Err(format!("message {at} has another content than a text"));
+            }
             if !open.remove(id) {
                 return Err(format!("message {at} has a result for `{id}`, which was not asked for"));
             }
@@ -230,7 +251,7 @@ fn all(messages: &[Value]) -> Checked {
         if !open.is_empty() {
             return Err(format!("no result before message {at} for {open:?}"));
         }
-        let text = message["content"].as_str().unwrap_or_default();
+        let text = texts_of(&message["content"]);
         let has_data = message.get("extra_content").is_some() || message.get("reasoning_details").is_some();
         if text.trim().is_empty() && calls(message).is_empty() && !has_data {
             return Err(format!("message {at} is empty"));
@@ -254,6 +275,12 @@ fn all(messages: &[Value]) -> Checked {
         Some(last) if last["role"] == "user" || last["role"] == "tool" => Ok(()),
         last => Err(format!("the last message {last:?}")),
     }
+}
+
+/// Returns the text of a content, or of its parts. An image counts as one.
+fn texts_of(content: &Value) -> String {
+    let parts = content.as_array().into_iter().flatten();
+    content.as_str().map_or_else(|| parts.map(ToString::to_string).collect(), str::to_owned)
 }
 
 fn ids(messages: &[Value], kind: &str, fits: impl Fn(&str) -> bool) -> Checked {

@@ -2,6 +2,7 @@
 
 mod builder;
 mod calls;
+mod content;
 mod encoded;
 mod failure;
 mod frames;
@@ -61,6 +62,10 @@ use crate::{ChatRequest, DeltaStream, Provider, ResponseHeaders, ToolSpec};
 ///
 /// - A message that has only text is sent as a string. An image in a user or system message is sent as `image_url`.
 ///   Any other attachment in such a message makes the call fail.
+/// - Texts of a tool result are a part of its message. So are its images, if the server reads images there; for any
+///   other server, they follow in one message of the user behind all results of the turn. In the place of sounds and
+///   files, and of all images with [`images(false)`](OpenAiBuilder::images), the model reads a text such as
+///   `[image/png, 12 KB: not shown]`.
 /// - Attachments of an earlier answer are not sent back. Its reasoning is sent back in `reasoning_content`, if it came in
 ///   this field; see [below](#data-that-a-server-needs-back).
 /// - Arguments of an earlier tool call that are not a JSON object are sent as `{"malformed": "<text>"}`, because many
@@ -140,6 +145,8 @@ struct Shared {
     /// `true` if the server is OpenAI itself.
     is_official: bool,
     stream_usage: bool,
+    /// `true` if the model reads images.
+    images: bool,
     sends_trace: bool,
     limits: Limits,
     /// What the server accepts.

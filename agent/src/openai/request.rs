@@ -2,14 +2,15 @@
 
 use std::sync::atomic::Ordering;
 
-use emitree_runtime::{Error, Result};
+use emitree_runtime::Result;
 use serde_json::{Map, Value, json};
 
 use crate::openai::Shared;
+use crate::openai::content::{Images, content, result};
 use crate::openai::rules::{self, Dialect, Order, Rules};
 use crate::openai::schema;
 use crate::openai::signature::{Peer, Returning};
-use crate::{Arguments, ChatOptions, ChatRequest, Message, Part, ResponseFormat, Role, ToolCall, ToolChoice, ToolSpec};
+use crate::{Arguments, ChatOptions, ChatRequest, Message, ResponseFormat, Role, ToolCall, ToolChoice, ToolSpec};
 
 /// Returns the body of a request, the server and model that it is for, and a warning for each option that is not sent.
 ///
@@ -23,7 +24,10 @@ pub(super) fn body(shared: &Shared, request: &ChatRequest) -> Result<(Map<String
     // `extra` may replace the model.
     let model = options.extra.get("model").and_then(Value::as_str).unwrap_or(&shared.model);
     let peer = Peer { server: shared.server.address.clone(), model: model.to_owned() };
-    let rules = shared.rules.with_model(model);
+    let mut rules = shared.rules.with_model(model);
+    if !shared.images {
+        rules.images = Images::Never;
+    }
     let mut returning = Returning { peer, rules, has_changed: false };
     let messages = ordered(written(request, &mut returning)?, rules.order);
     if returning.has_changed && !shared.has_warned.swap(true, Ordering::Relaxed) {
@@ -86,22 +90,38 @@ fn written(request: &ChatRequest, returning: &mut Returning) -> Result<Vec<Sent>
         list.push(message_of("system", system.as_str()));
     }
     let turn = messages.iter().rposition(|message| message.role == Role::User).unwrap_or(0);
+    // The images of the results since the last message that is none.
+    let mut behind = Vec::new();
     for (position, message) in messages.iter().enumerate() {
+        if message.role == Role::Tool {
+            write_results(&mut list, message, returning.rules, &mut behind);
+            continue;
+        }
+        list.extend(message_of_images(&mut behind));
         write(&mut list, message, returning, position >= turn)?;
     }
+    list.extend(message_of_images(&mut behind));
     Ok(list)
 }
 
-/// Appends a message. Each tool result becomes a message of its own.
+/// Appends a message for each tool result.
+fn write_results(list: &mut Vec<Sent>, message: &Message, rules: Rules, behind: &mut Vec<Value>) {
+    for one in message.tool_results() {
+        let mut sent = message_of("tool", result(one, rules.images, behind));
+        sent.insert("tool_call_id".to_owned(), rules.ids.fit(&one.id).into());
+        list.push(sent);
+    }
+}
+
+/// Returns a message of the user with the images of results, if there are any.
+fn message_of_images(behind: &mut Vec<Value>) -> Option<Sent> {
+    (!behind.is_empty()).then(|| message_of("user", std::mem::take(behind)))
+}
+
+/// Appends a message that has no results.
 fn write(list: &mut Vec<Sent>, message: &Message, returning: &mut Returning, is_current: bool) -> Result<()> {
     match message.role {
-        Role::Tool => {
-            for result in message.tool_results() {
-                let mut sent = message_of("tool", text_of(&result.response));
-                sent.insert("tool_call_id".to_owned(), returning.rules.ids.fit(&result.id).into());
-                list.push(sent);
-            }
-        }
+        Role::Tool => {}
         Role::Assistant => {
             let text = message.text();
             let calls = message.tool_calls().map(|one| call(one, returning.rules)).collect::<Vec<_>>();
@@ -122,7 +142,9 @@ fn write(list: &mut Vec<Sent>, message: &Message, returning: &mut Returning, is_
                 list.push(sent);
             }
         }
-        Role::System | Role::User => list.push(message_of(message.role.as_str(), content(message)?)),
+        Role::System | Role::User => {
+            list.push(message_of(message.role.as_str(), content(message, returning.rules.images)?));
+        }
     }
     Ok(())
 }
@@ -197,30 +219,6 @@ fn content_parts(content: Value) -> Vec<Value> {
     }
 }
 
-/// Returns the content of a message: a text, or a list of parts if the message has attachments.
-fn content(message: &Message) -> Result<Value> {
-    if message.parts.iter().all(|part| matches!(part, Part::Text { .. })) {
-        return Ok(message.text().into());
-    }
-    let mut parts = Vec::with_capacity(message.parts.len());
-    for part in &message.parts {
-        match part {
-            Part::Text { content } => parts.push(json!({"type": "text", "text": content})),
-            Part::Uri { modality, uri, .. } if modality == "image" => {
-                parts.push(json!({"type": "image_url", "image_url": {"url": uri}}));
-            }
-            Part::Uri { modality, .. } => {
-                return Err(Error::new(format!(
-                    "an attachment of the kind `{modality}` cannot be sent in OpenAI's protocol: send an `image`, or text"
-                )));
-            }
-            // A valid history has these parts only in messages of models and tools.
-            Part::Reasoning { .. } | Part::ToolCall(_) | Part::ToolCallResponse(_) => {}
-        }
-    }
-    Ok(parts.into())
-}
-
 /// Returns a call. Its arguments are an object: many servers refuse a conversation with any other value.
 fn call(call: &ToolCall, rules: Rules) -> Value {
     let arguments = match &call.arguments {
@@ -256,11 +254,6 @@ fn format(format: &ResponseFormat, dialect: Dialect) -> Result<Value> {
             json!({"type": "json_schema", "json_schema": {"name": rules::fit_name(name, dialect), "schema": schema}})
         }
     })
-}
-
-/// Returns a string unchanged, and any other value as JSON.
-fn text_of(value: &Value) -> String {
-    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
 #[cfg(test)]

@@ -8,6 +8,8 @@ use std::borrow::Cow;
 
 use sha2::{Digest, Sha256};
 
+use crate::openai::content::Images;
+
 /// What a server accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Rules {
@@ -17,6 +19,7 @@ pub(super) struct Rules {
     /// The content of a message that has only calls, if it must not be `null`.
     pub(super) content_of_calls: Option<&'static str>,
     pub(super) dialect: Dialect,
+    pub(super) images: Images,
 }
 
 /// The field that a server demands of each message with calls, even if another model made the calls.
@@ -68,11 +71,21 @@ pub(super) enum Dialect {
 }
 
 /// The rules of servers about which nothing is known, of Groq, Ollama and Together.
-pub(super) const ANY: Rules =
-    Rules { demand: Demand::Nothing, ids: Ids::Any, order: Order::Any, content_of_calls: None, dialect: Dialect::Any };
+///
+/// - images: a message of the user is what all servers with images read; Ollama has no other way:
+///   <https://github.com/ollama/ollama/issues/16332>
+pub(super) const ANY: Rules = Rules {
+    demand: Demand::Nothing,
+    ids: Ids::Any,
+    order: Order::Any,
+    content_of_calls: None,
+    dialect: Dialect::Any,
+    images: Images::OfUsers,
+};
 
 /// Also of Azure.
 ///
+/// - images: <https://github.com/openai/openai-openapi/issues/523> (not refused in tool messages, but not seen)
 /// - ids: <https://github.com/vercel/ai/issues/5171>
 /// - schemas: <https://github.com/cecli-dev/cecli/issues/281>
 pub(super) const OPENAI: Rules = Rules { ids: Ids::Short, dialect: Dialect::OpenAi, ..ANY };
@@ -104,16 +117,21 @@ pub(super) const MISTRAL: Rules = Rules { ids: Ids::Nine, order: Order::Alternat
 /// - order: <https://github.com/ggml-org/llama.cpp/pull/10572> (Mistral's template skips calls and results when it counts
 ///   roles), <https://github.com/ggml-org/llama.cpp/pull/14246> (one system message, at the beginning)
 /// - schemas: <https://github.com/ggml-org/llama.cpp/issues/26930>
+/// - images: its server reads them in each role
+///   (<https://github.com/ggml-org/llama.cpp/blob/master/tools/server/server-common.cpp>), but not each template does
 pub(super) const LLAMA_CPP: Rules =
     Rules { ids: Ids::Nine, order: Order::Alternating, dialect: Dialect::LlamaCpp, ..ANY };
 
 /// - ids of models of OpenAI: <https://github.com/openclaw/openclaw/pull/875>
-pub(super) const OPENROUTER: Rules = Rules { ids: Ids::Short, ..ANY };
+/// - images: <https://github.com/OpenRouterTeam/ai-sdk-provider/issues/181>,
+///   <https://github.com/mastra-ai/mastra/issues/17876> (tool messages with `image_url` reach the model)
+pub(super) const OPENROUTER: Rules = Rules { ids: Ids::Short, images: Images::Anywhere, ..ANY };
 
 /// The ids of Kimi are a part of its prompt, so ids are changed only for models that refuse them.
 ///
 /// - order: <https://github.com/microsoft/autogen/issues/3597>, <https://github.com/google/adk-python/issues/1373>,
 ///   <https://github.com/vllm-project/vllm/issues/41114> (templates of Mistral, Gemma and Qwen)
+/// - images: <https://github.com/vllm-project/vllm/issues/43203> (refused in tool messages)
 pub(super) const VLLM: Rules = Rules { order: Order::Alternating, ..ANY };
 
 /// - content of calls: <https://github.com/langchain-ai/langchain/issues/34140>

@@ -81,6 +81,7 @@ impl CallResult {
                 self.how = if error.is_denied() { How::Denied } else { How::Failed };
                 self.output = ToolOutput::error(error.to_string());
             }
+            self.output.check_parts();
         }
         Ok(())
     }

@@ -221,9 +221,9 @@ impl Hooks {
         self
     }
 
-    /// Adds a function that is asked for further tools before each model call, for tools that come and go. A failure of
-    /// the function ends the run. If two tools of a turn have the same name, the run fails with an error that names both
-    /// origins.
+    /// Adds a function that is asked for further tools before each model call, and before a resumed run makes open calls,
+    /// for tools that come and go. A failure of the function ends the run. If two tools of a turn have the same name, the
+    /// run fails with an error that names both origins.
     pub fn tools(&mut self, ask: impl Fn(&RunContext) -> Result<Vec<Tool>> + Send + Sync + 'static) -> &mut Self {
         self.tools_async(move |ctx| Box::pin(ready(ask(ctx))))
     }

@@ -28,8 +28,8 @@ impl OpenCall {
         &self.call
     }
 
-    /// Returns `true` if the tool's function had been called. The tool is idempotent, because no hook receives such a
-    /// call of another tool.
+    /// Returns `true` if the tool's function had been called. The tool is idempotent, or the call has kept a value with
+    /// which it goes on, because no hook receives another call that had begun.
     #[must_use]
     pub const fn has_begun(&self) -> bool {
         self.has_begun

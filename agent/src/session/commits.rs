@@ -13,7 +13,7 @@ use futures_core::future::BoxFuture;
 
 use crate::agent::steps::{Loop, PAUSED};
 use crate::agent::turn::LoopState;
-use crate::session::entry::not_stored;
+use crate::session::entry::{End, not_stored};
 use crate::{AgentInput, AgentOutput};
 
 impl LoopState {
@@ -21,7 +21,10 @@ impl LoopState {
     pub(crate) fn claim(&self) -> Option<BoxFuture<'_, Result<()>>> {
         let entry = self.session.own_entry().filter(|_| self.claim.lock().is_none())?;
         Some(Box::pin(async move {
-            let claim = entry.claim(self.is_in_job).await?;
+            let claim = match &self.taken {
+                Some(taken) => entry.claim_taken(taken).await?,
+                None => entry.claim(self.is_in_job).await?,
+            };
             *self.claim.lock() = Some(claim);
             self.has_claimed.store(true, Ordering::Relaxed);
             self.go_on_inside();
@@ -43,7 +46,7 @@ impl LoopState {
         Some(Box::pin(async move {
             let stored = if self.session.own_entry().is_some() {
                 let claim = self.claim.lock().take();
-                entry.release(claim, Some(EntryStatus::Ended)).await.map_err(not_stored)
+                entry.release(claim, Some(ENDED)).await.map_err(not_stored)
             } else {
                 entry.commit().await
             };
@@ -67,11 +70,11 @@ pub(crate) fn is_not_stored(error: &Error) -> bool {
 /// Stores how a run has ended, and releases its claim.
 pub(crate) fn release_at_end(ctx: &RunContext) -> Result<()> {
     ctx.emitter().on_async(Stage::Finish, |finish: &mut Finish<AgentInput, AgentOutput>, _| {
-        let status = status_of(finish.outcome());
+        let end = end_of(finish.outcome());
         let state = RunContext::current().and_then(|ctx| LoopState::of(&ctx));
         Box::pin(async move {
             if let Some(state) = state {
-                release(&state, status).await;
+                release(&state, end).await;
             }
             Ok(())
         })
@@ -79,30 +82,37 @@ pub(crate) fn release_at_end(ctx: &RunContext) -> Result<()> {
     Ok(())
 }
 
-async fn release(state: &LoopState, status: EntryStatus) {
+async fn release(state: &LoopState, end: End) {
     state.session.end(false);
     let claim = state.claim.lock().take();
     let Some(entry) = state.session.own_entry() else { return };
-    if !state.has_claimed.load(Ordering::Relaxed) || claim.is_none() && status == EntryStatus::Ended {
+    if !state.has_claimed.load(Ordering::Relaxed) || claim.is_none() && end.status == EntryStatus::Ended {
         // The run has not used the session, or its answer was stored before.
         return;
     }
     // A run may be dropped while its answer is being stored.
-    let has_ended = status == EntryStatus::Running && state.session.has_returned();
-    let status = if has_ended { EntryStatus::Ended } else { status };
-    let status = state.session.has_begun().then_some(status);
-    if let Err(error) = entry.release(claim, status).await {
+    let has_ended = end.status == EntryStatus::Running && state.session.has_returned();
+    let end = if has_ended { ENDED } else { end };
+    let end = state.session.has_begun().then_some(end);
+    if let Err(error) = entry.release(claim, end).await {
         tracing::warn!(%error, "the end of a run is not stored");
     }
 }
 
-/// Returns the status of a session whose run has ended. A run that was stopped from outside can go on.
-fn status_of(outcome: &Outcome<AgentOutput>) -> EntryStatus {
-    match outcome {
+/// The end of a run with an answer.
+const ENDED: End = End { status: EntryStatus::Ended, comes_back: false };
+
+/// Returns the end of a run for its session. A run that was stopped from outside can go on, and so can one that has ended
+/// because the store or its claim was gone.
+fn end_of(outcome: &Outcome<AgentOutput>) -> End {
+    let status = match outcome {
         Outcome::Success { .. } => EntryStatus::Ended,
         Outcome::Interrupted { interrupt } if interrupt.kind == PAUSED => EntryStatus::Paused,
         Outcome::Interrupted { .. } => EntryStatus::Waiting,
         Outcome::Aborted { .. } | Outcome::Dropped => EntryStatus::Running,
+        Outcome::Failed { error } if is_not_stored(error) => EntryStatus::Running,
         _ => EntryStatus::Failed,
-    }
+    };
+    let comes_back = matches!(outcome, Outcome::Failed { error } if error.is_retryable());
+    End { status, comes_back }
 }

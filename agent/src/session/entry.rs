@@ -11,18 +11,20 @@ use std::future::IntoFuture;
 use std::mem::take;
 use std::num::NonZeroU64;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use bytes::Bytes;
 use emitree_middleware::durable::JobStore;
 use emitree_middleware::store::{
-    Change, Claim, Entry, EntryHead, EntryStatus, Journal, Journaled, Lease, Older, OpenEntries, OpenQuestion,
-    Revision, Store, StoreError, check_id, joined_parts,
+    Change, Claim, Entry, EntryHead, EntryStatus, Journal, Journaled, Lease, Older, OpenEntries, OpenQuestion, Post,
+    Rest, Revision, Store, StoreError, check_id, joined_parts,
 };
 use emitree_runtime::{Error, RunKey};
 use futures_core::future::BoxFuture;
 use parking_lot::Mutex;
 use serde_json::{Map, Value};
 use tokio::runtime::Handle;
+use tokio::time::sleep;
 
 use crate::Role;
 use crate::message::arguments::storing;
@@ -35,41 +37,56 @@ use crate::session::past::{Keep, PastError, Point};
 use crate::session::record::{Line, Record};
 
 /// The kind of the entries of sessions.
-const KIND: &str = "session";
+pub(super) const KIND: &str = "session";
+
+/// How often a process that has sent messages looks whether they were taken.
+const LOOK: Duration = Duration::from_millis(50);
 
 static OPEN: OpenEntries<SessionEntry> = OpenEntries::new();
 
 /// A session in a store. Its log keeps it alive.
 #[derive(Debug)]
 pub(crate) struct SessionEntry {
-    journal: Journal,
-    log: Weak<Log>,
-    known: Mutex<Known>,
-    kept: Kept,
+    pub(super) journal: Journal,
+    pub(super) log: Weak<Log>,
+    pub(super) known: Mutex<Known>,
+    pub(super) kept: Kept,
 }
 
 /// Where a session is kept, and how.
 #[derive(Clone, Debug)]
-struct Kept {
-    store: Arc<dyn Store>,
-    lease: Lease,
-    keep: Keep,
+pub(super) struct Kept {
+    pub(super) store: Arc<dyn Store>,
+    pub(super) lease: Lease,
+    pub(super) keep: Keep,
 }
 
 /// The state of the stored session, as far as this process knows it.
 #[derive(Debug)]
-struct Known {
+pub(super) struct Known {
     /// The inputs that were handed over last, and the revision at which they were: they are stored if it has moved.
-    handed: (Vec<Record>, Revision),
+    handed: (Vec<Line>, Revision),
     listed: Listed,
     /// The status once no run uses the session.
-    ended: EntryStatus,
+    pub(super) ended: EntryStatus,
+    /// The queue that a submission has named, if the session had none.
+    pub(super) queue: Option<String>,
+    /// `true` if workers come back to the session after some time, because its run has failed.
+    pub(super) comes_back: bool,
+    /// `true` if its worker goes away, so another one goes on.
+    pub(super) is_handed_over: bool,
+    /// `true` if somebody has stopped the runs that use the session, or that were about to.
+    pub(super) is_stopped: bool,
+    /// The reason, for a run that was about to.
+    pub(super) stops: Option<String>,
     /// `true` if a message has come while no run used the session.
-    has_new: bool,
+    pub(super) has_new: bool,
     /// `has_new` before the last claim, for a run that changes nothing.
     had_new: bool,
     /// The number of runs that are about to use the session.
-    claiming: usize,
+    pub(super) claiming: usize,
+    /// `true` if the session was read again since the last claim, which is lost then.
+    is_reloaded: bool,
     /// `true` if an answer was withheld that the store may have.
     forgets: bool,
     /// The number of turns at the last snapshot.
@@ -133,6 +150,11 @@ impl SessionEntry {
     /// Returns the session of an agent in a step of a job. It is read when a run claims it.
     pub(crate) fn below_job(key: &RunKey, job: &JobStore) -> Session {
         let kept = Kept { store: Arc::clone(job.store()), lease: job.lease().clone(), keep: Keep::Nothing };
+        Self::unread(key, kept)
+    }
+
+    /// Returns a session that is open, or one that is read when a run claims it.
+    pub(super) fn unread(key: &RunKey, kept: Kept) -> Session {
         if let Some(session) = OPEN.get(kept.store.store_id(), key.as_str()).and_then(|entry| entry.session()) {
             return session;
         }
@@ -147,12 +169,26 @@ impl SessionEntry {
         let ended = if head.revision == Revision::NONE { EntryStatus::Ended } else { head.status };
         let handed = (Vec::new(), head.revision);
         let listed = Listed::of(&head);
-        let known =
-            Known { handed, listed, ended, has_new: false, had_new: false, claiming: 0, forgets: false, snapshot };
+        let known = Known {
+            handed,
+            listed,
+            ended,
+            queue: None,
+            comes_back: false,
+            is_handed_over: false,
+            is_stopped: false,
+            stops: None,
+            has_new: false,
+            had_new: false,
+            claiming: 0,
+            is_reloaded: false,
+            forgets: false,
+            snapshot,
+        };
         let known = Mutex::new(known);
         let log = Arc::downgrade(&session.log);
         let entry = Arc::new_cyclic(|this: &Weak<Self>| Self {
-            journal: Journal::new(Arc::clone(&kept.store), head, bytes, kept.lease.clone(), this.clone()),
+            journal: Journal::new(Arc::clone(&kept.store), head, bytes, &kept.lease, this.clone()),
             log,
             known,
             kept,
@@ -214,13 +250,18 @@ impl SessionEntry {
 
     /// Stores another session in the same store.
     pub(super) async fn fork(&self, fork: Session) -> Result<Session, PastError> {
-        let id = fork.id().to_owned();
-        let turns = fork.read(|session| session.turns);
-        drop(Self::keep(fork.clone(), self.kept.clone(), EntryHead::new(&*id, KIND), 0, turns));
+        Self::create(fork, self.kept.clone()).await
+    }
+
+    /// Stores a session, unless the store has one with its id.
+    async fn create(session: Session, kept: Kept) -> Result<Session, PastError> {
+        let id = session.id().to_owned();
+        let turns = session.read(|session| session.turns);
+        drop(Self::keep(session.clone(), kept, EntryHead::new(&*id, KIND), 0, turns));
         // Another task, or another process, may be faster.
-        let Some(entry) = fork.log.entry() else { return Err(PastError::Exists { id }) };
+        let Some(entry) = session.log.entry() else { return Err(PastError::Exists { id }) };
         match entry.journal.commit().await {
-            Ok(_) => Ok(fork),
+            Ok(_) => Ok(session),
             Err(StoreError::Conflict { .. }) => Err(PastError::Exists { id }),
             Err(error) => Err(error.into()),
         }
@@ -247,16 +288,30 @@ impl SessionEntry {
     /// Claims the session for a run. In a job, waits for a process that holds it.
     pub(crate) async fn claim(&self, is_in_job: bool) -> emitree_runtime::Result<Claim> {
         let claiming = Claiming::new(&self.known);
+        {
+            let known = &mut *self.known.lock();
+            (known.is_stopped, known.is_handed_over) = (false, false);
+        }
         let claim = if is_in_job { self.journal.claim_when_free().await } else { self.journal.claim().await };
         drop(claiming);
         let claim = claim.map_err(not_stored)?;
+        if let Some(reason) = self.take_stop() {
+            claim.release().await.map_err(not_stored)?;
+            return Err(Error::aborted(reason));
+        }
         let known = &mut *self.known.lock();
         known.had_new |= take(&mut known.has_new);
+        (known.is_reloaded, known.comes_back) = (false, false);
         Ok(claim)
     }
 
+    /// Returns `true` if runs of this process have claimed the session.
+    pub(super) fn is_claimed(&self) -> bool {
+        self.journal.is_claimed()
+    }
+
     /// A message has come while no run uses the session, so a run can go on with it (A27).
-    fn note_new(&self) {
+    pub(super) fn note_new(&self) {
         self.known.lock().has_new = true;
     }
 
@@ -277,14 +332,18 @@ impl SessionEntry {
         self.journal.commit().await.map(drop)
     }
 
-    /// Stores all changes so far, and releases the claim of a run that has ended. Without a status, the run has changed
+    /// Stores all changes so far, and releases the claim of a run that has ended. Without an end, the run has changed
     /// nothing.
-    pub(crate) async fn release(&self, claim: Option<Claim>, status: Option<EntryStatus>) -> Result<(), StoreError> {
+    pub(crate) async fn release(&self, claim: Option<Claim>, end: Option<End>) -> Result<(), StoreError> {
         {
             let known = &mut *self.known.lock();
             let had_new = take(&mut known.had_new);
-            match status {
-                Some(status) => known.ended = status,
+            match end {
+                // The status is that of the process that has taken the claim.
+                Some(_) if known.is_reloaded => {}
+                // It is paused.
+                Some(End { status: EntryStatus::Running, .. }) if known.is_stopped => {}
+                Some(End { status, comes_back }) => (known.ended, known.comes_back) = (status, comes_back),
                 None => known.has_new |= had_new,
             }
         }
@@ -293,6 +352,32 @@ impl SessionEntry {
             None => self.journal.commit().await?,
         };
         Ok(())
+    }
+}
+
+/// How a run has ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct End {
+    pub(crate) status: EntryStatus,
+    /// `true` for a failure after which a retry may help.
+    pub(crate) comes_back: bool,
+}
+
+impl Known {
+    /// Returns the status while no run uses the session. Workers go on with one that has a queue.
+    pub(super) fn status(&self, now: &Now, has_queue: bool) -> EntryStatus {
+        let idle = if has_queue { EntryStatus::Queued } else { EntryStatus::Paused };
+        match self.ended {
+            _ if now.gave_up => EntryStatus::Failed,
+            _ if !now.questions.is_empty() => EntryStatus::Waiting,
+            // The questions have answers, or messages wait, so a run can go on.
+            EntryStatus::Waiting => EntryStatus::Running,
+            EntryStatus::Ended if now.has_messages || now.is_held => EntryStatus::Running,
+            EntryStatus::Failed if self.has_new || self.comes_back && has_queue => idle,
+            EntryStatus::Ended if self.has_new && !now.is_answered => idle,
+            EntryStatus::Paused if self.has_new => idle,
+            ended => ended,
+        }
     }
 }
 
@@ -362,29 +447,31 @@ fn lines_of<'a>(lines: impl IntoIterator<Item = &'a Line>) -> serde_json::Result
 }
 
 /// Returns the questions that wait, those of sub-agents included, and what the status depends on.
-struct Now {
-    questions: Vec<OpenQuestion>,
+pub(super) struct Now {
+    pub(super) questions: Vec<OpenQuestion>,
     meta: Map<String, Value>,
     is_live: bool,
     has_messages: bool,
     is_held: bool,
     is_answered: bool,
+    /// `true` if a person has given it up for workers.
+    gave_up: bool,
 }
 
 impl Now {
-    fn of(fold: &Conversation) -> Self {
-        let of = |question: &emitree_runtime::Interrupt| OpenQuestion {
-            id: question.id.clone(),
-            kind: question.kind.clone(),
-        };
+    pub(super) fn of(fold: &Conversation) -> Self {
         let holds = |run: &Run| run.answer.is_some() && (run.undo.is_some() || fold.stopped == Some(run.number));
         Self {
-            questions: fold.all_questions(fold).into_iter().map(of).collect(),
+            questions: fold.all_questions(fold).into_iter().map(OpenQuestion::from).collect(),
             meta: fold.meta.clone(),
             is_live: fold.runs.iter().any(Run::is_live),
             has_messages: fold.inbox.iter().any(|waiting| waiting.sent.message().is_some()),
             is_held: fold.runs.iter().any(holds),
             is_answered: fold.messages.last().is_none_or(|last| last.role == Role::Assistant),
+            gave_up: fold
+                .stuck
+                .as_ref()
+                .is_some_and(|stuck| stuck.answer.as_ref().is_some_and(|answer| answer.value == "fail")),
         }
     }
 }
@@ -408,34 +495,26 @@ impl Journaled for SessionEntry {
             (queue, snapshot, Now::of(&state.fold))
         };
         let known = &mut *self.known.lock();
-        let Now { questions, meta, is_live, has_messages, is_held, is_answered } = now;
-        let status = match known.ended {
-            // A run is under way as soon as it claims the session.
-            _ if is_live || known.claiming > 0 => EntryStatus::Running,
-            _ if !questions.is_empty() => EntryStatus::Waiting,
-            // The questions have answers, or messages wait, so a run can go on.
-            EntryStatus::Waiting => EntryStatus::Running,
-            EntryStatus::Ended if has_messages || is_held => EntryStatus::Running,
-            EntryStatus::Failed if known.has_new => EntryStatus::Paused,
-            EntryStatus::Ended if known.has_new && !is_answered => EntryStatus::Paused,
-            ended => ended,
+        // A run is under way as soon as it claims the session, unless it is stopped.
+        let is_used = (now.is_live || known.claiming > 0) && !known.is_stopped;
+        let status = if is_used {
+            EntryStatus::Running
+        } else {
+            known.status(&now, self.journal.queue().is_some() || known.queue.is_some())
         };
+        let Now { questions, meta, .. } = now;
         let listed = Listed { status, questions, meta };
         let (handed, before) = &mut known.handed;
         if *before != revision {
             handed.clear();
         }
         *before = revision;
-        handed.extend(
-            queue
-                .iter()
-                .filter(|line| line.session.is_none() && line.record.is_input())
-                .map(|line| line.record.clone()),
-        );
+        handed.extend(queue.iter().filter(|line| line.record.is_input()).cloned());
         if queue.is_empty() && taken.is_none() && known.listed == listed {
             return Ok(None);
         }
         known.listed = listed.clone();
+        let queue_named = known.queue.take();
         let (older, lines) = match taken {
             None => (Older::Stay, queue),
             // The older parts go on until the snapshot.
@@ -444,10 +523,11 @@ impl Journaled for SessionEntry {
             }
             Some(Snapshot { older, line }) => (older, vec![line]),
         };
+        let gets_on = lines.iter().any(|line| line.record.gets_on());
         let parts =
             if lines.is_empty() { Vec::new() } else { vec![lines_of(&lines).map_err(|error| failed(error.into()))?] };
         let Listed { status, questions, meta } = listed;
-        Ok(Some(Change { status, questions, meta, parts, older }))
+        Ok(Some(Change { status, questions, meta, parts, older, gets_on, queue: queue_named }))
     }
 
     fn reload(&self, entry: &Entry) -> Result<(), StoreError> {
@@ -465,10 +545,7 @@ impl Journaled for SessionEntry {
             if before != self.journal.revision() {
                 inputs.clear();
             }
-            let unstored = state.take_queue().into_iter();
-            inputs.extend(
-                unstored.filter(|line| line.session.is_none() && line.record.is_input()).map(|line| line.record),
-            );
+            inputs.extend(state.take_queue().into_iter().filter(|line| line.record.is_input()));
             state.reload(root, fold);
             let has_new = state.push_again(root, inputs);
             (state.fold.state.clone(), has_new)
@@ -476,11 +553,20 @@ impl Journaled for SessionEntry {
         let (revision, listed) = (entry.head.revision, Listed::of(&entry.head));
         {
             let known = &mut *self.known.lock();
-            (known.has_new, known.had_new) = (has_new, false);
+            (known.has_new, known.had_new, known.is_reloaded) = (has_new, false, true);
             (known.handed, known.listed, known.ended) = ((Vec::new(), revision), listed, entry.head.status);
         }
         root.slices.restore(&stored);
         Ok(())
+    }
+
+    fn take(&self, posts: &[Post]) -> usize {
+        self.log.upgrade().map_or(0, |log| self.take_posts(&log, posts))
+    }
+
+    fn rest(&self, attempts: u32) -> Rest {
+        let known = &*self.known.lock();
+        known.rest(known.listed.status, &known.listed.questions, attempts)
     }
 
     fn lost(&self, error: &StoreError) {
@@ -495,9 +581,8 @@ impl Session {
     /// stores it before it goes on, and [`answer`](Self::answer) stores the answer.
     ///
     /// Opening only reads. A run claims the session before it reads it, and releases it at its end; a second process
-    /// that runs it, or answers, gets an error that names the holder ([`StoreError::Held`]). A session that is open in
-    /// this process, through this store or a clone of it, is returned as a clone, so that one request can steer the run
-    /// of another.
+    /// that runs it gets an error that names the holder ([`StoreError::Held`]). A session that is open in this process,
+    /// through this store or a clone of it, is returned as a clone, so that one request can steer the run of another.
     ///
     /// ```
     /// use emitree_agent::{Agent, AgentRun, ChatModel, ScriptedModel, Session};
@@ -543,8 +628,8 @@ impl Session {
     /// them again, and not the model. Lists of unfinished sessions have the session until its run has ended or failed. A
     /// message that comes afterwards lists it as paused, unless it is an answer.
     /// A message that was sent is stored by the next commit of the run, or by one of its own ([`saved`](Self::saved));
-    /// if another process has the session, or has changed it, the message stays in the handle, and so do a
-    /// [pause](Self::pause) and the values of [`set_meta`](Self::set_meta).
+    /// if another process holds the session, it is sent to that process, and so are a [pause](Self::pause) and answers. The
+    /// values of [`set_meta`](Self::set_meta) stay in the handle until the session is free.
     pub fn open<S: Store + Clone>(store: &S, id: impl Into<String>) -> OpenSession {
         OpenSession {
             kept: Kept { store: Arc::new(store.clone()), lease: Lease::new(), keep: Keep::Nothing },
@@ -552,19 +637,31 @@ impl Session {
         }
     }
 
-    /// Waits until all that was sent to the session, and all that has changed, is stored. Without a store, returns at
-    /// once.
+    /// Waits until all that was sent to the session, and all that has changed, is stored. If another process holds the
+    /// session, this waits until that process has taken what was sent, at most a second, or until its lease is over, unless
+    /// the session has a queue, whose workers go on with it. Without a store, returns at once.
     ///
     /// # Errors
     ///
-    /// Returns [`StoreError::Held`] if another process has claimed the session: the message stays in
-    /// [`undelivered`](Self::undelivered). Returns the error of the store if it fails; the next commit tries again.
+    /// Returns [`StoreError::Held`] if another process holds the session, and values of [`set_meta`](Self::set_meta) are
+    /// not stored: they stay here until it is free. Returns [`StoreError::Full`] if 1,000 messages wait in the store.
+    /// Returns the error of the store if it fails; the next commit tries again.
     pub async fn saved(&self) -> Result<(), StoreError> {
         let Some(entry) = self.log.entry() else { return Ok(()) };
         loop {
             match entry.journal.commit().await {
                 // The session was read again, with the messages that were not stored.
                 Err(StoreError::Conflict { current, .. }) if current != Revision::NONE => {}
+                Err(held @ StoreError::Held { .. }) => {
+                    if !entry.post_inputs(&self.log).await? {
+                        return Err(held);
+                    }
+                    if entry.are_posts_safe(&self.log).await? {
+                        return Ok(());
+                    }
+                    // If the process has ended without them, the next commit takes them.
+                    sleep(LOOK).await;
+                }
                 stored => return stored.map(drop),
             }
         }
@@ -641,6 +738,26 @@ impl OpenSession {
     pub fn keep(mut self, keep: Keep) -> Self {
         self.kept.keep = keep;
         self
+    }
+
+    /// Makes the session instead of opening it, with values of [`set_meta`](Session::set_meta), such as its owner. The
+    /// store has it when this returns. Of several processes that make a session with one id, one succeeds.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`PastError::Exists`] if the store has an entry with this id, or if a session with this id is open in this
+    /// process. Returns an error if the id or the values are not valid, or if the store fails.
+    pub async fn create(self, meta: Map<String, Value>) -> Result<Session, PastError> {
+        let Self { kept, id } = self;
+        let session = match Session::with_id(&id) {
+            Ok(session) => session,
+            Err(error) => return Err(PastError::InvalidId { id, problem: error.to_string() }),
+        };
+        for (key, value) in meta {
+            let set = session.set_meta(key, value);
+            set.map_err(|error| StoreError::failed(format!("the session `{id}` cannot be made"), error))?;
+        }
+        SessionEntry::create(session, kept).await
     }
 }
 

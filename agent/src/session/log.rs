@@ -21,7 +21,7 @@ use crate::Message;
 use crate::place::state::Slices;
 use crate::session::entry::SessionEntry;
 use crate::session::fold::{Conversation, Fault};
-use crate::session::keys::SessionKey;
+use crate::session::keys::{SessionKey, read_key};
 use crate::session::record::{Fact, Line, Record};
 use crate::session::turn::LiveTurn;
 
@@ -334,17 +334,29 @@ impl LogState {
     }
 
     /// Adds inputs that were not stored. Returns `true` if a message is new.
-    pub(super) fn push_again(&mut self, root: &View, inputs: Vec<Record>) -> bool {
+    pub(super) fn push_again(&mut self, root: &Arc<View>, inputs: Vec<Line>) -> bool {
         let known = self.fold.inbox.len();
-        for input in inputs {
-            let input = match input {
-                Record::Sent { id, sent, .. } => Record::Sent { number: self.fold.sent, id, sent },
+        for Line { session, record } in inputs {
+            let Some(view) = self.view_of_line(root, session.as_deref()) else {
+                tracing::warn!(session, "an input is lost: the agent of this session has ended in another process");
+                continue;
+            };
+            let input = match record {
+                Record::Sent { id, sent, .. } => Record::Sent { number: self.session(&view).sent, id, sent },
                 input => input,
             };
             // An input whose commit had an unknown outcome is refused if it has arrived.
-            _ = self.push(root, input);
+            _ = self.push(&view, input);
         }
         self.fold.inbox.len() > known
+    }
+
+    /// Returns the session that a line is about.
+    pub(super) fn view_of_line(&mut self, root: &Arc<View>, session: Option<&str>) -> Option<Arc<View>> {
+        match session {
+            None => Some(Arc::clone(root)),
+            Some(id) => read_key(id).ok().and_then(|key| self.view_below(&key)),
+        }
     }
 
     /// Ends the runs that belong to processes that are gone, or that hold the session.
@@ -385,5 +397,52 @@ fn needs_id(record: &Record) -> bool {
         Record::Below { .. } => true,
         Record::Call { fact, .. } => matches!(**fact, Fact::Asked(_) | Fact::Needed { .. } | Fact::Unfit(_)),
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::ToolCall;
+    use crate::session::Session;
+    use crate::session::record::Input;
+    use crate::session::run::tests::{begin, in_run};
+
+    // A27
+    #[test]
+    fn a_message_to_a_session_below_that_was_not_stored_comes_behind_a_reload() {
+        in_run(|ctx| {
+            let session = Session::with_id("talk").expect("an id");
+            session.log.lock().keep_lines(Vec::new());
+            let run = begin(&session, &ctx, "go");
+            run.ask();
+            let call = ToolCall::new("a", "t", json!({}));
+            let turn = run.open(Message::assistant("so").with_call(call), None).expect("a response");
+            let key = turn.calls().key(0, None);
+            let (below, _) = turn.calls().session_below(0, &key, None, Vec::new());
+            let mut state = session.log.lock();
+            let stored = state.fold.clone();
+            state.take_queue();
+            let sent = Input::Steer(Arc::new(Message::user("left")));
+            state.push(&below.view, Record::Sent { number: 0, id: Uuid::nil(), sent }).expect("it fits");
+            let inputs = state.take_queue();
+            assert_eq!(inputs.len(), 1);
+
+            // Twice: the commit before had an unknown outcome.
+            let root = session.log.root();
+            for _ in 0..2 {
+                state.reload(root, stored.clone());
+                state.push_again(root, inputs.clone());
+                state.push_again(root, inputs.clone());
+                assert_eq!(state.fold.below[below.id()].inbox.len(), 1);
+            }
+            // Another process has ended the call.
+            state.reload(root, Conversation::new("talk"));
+            assert!(!state.push_again(root, inputs));
+            drop(state);
+        });
     }
 }

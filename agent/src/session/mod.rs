@@ -10,9 +10,11 @@ pub(crate) mod fold;
 pub(crate) mod keys;
 mod log;
 pub(crate) mod past;
+pub(crate) mod posts;
 pub(crate) mod questions;
 pub(crate) mod record;
 pub(crate) mod run;
+mod served;
 pub(crate) mod turn;
 
 use std::sync::Arc;
@@ -32,8 +34,8 @@ use crate::message::history::{History, HistoryError, check};
 use crate::session::fold::{CAPACITY, Conversation};
 use crate::session::keys::{SessionKey, read_key};
 use crate::session::log::{Log, View};
+use crate::session::posts::close_turn;
 use crate::session::record::{Input, Record};
-use crate::session::run::take_interjections;
 use crate::session::turn::Closed;
 
 /// The maximum length of all values of [`Session::set_meta`], as JSON.
@@ -304,12 +306,7 @@ impl Session {
     /// As for [`steer`](Self::steer).
     pub fn interject(&self, message: impl Into<Message>) -> Result<(), SendError> {
         self.put(message.into(), Input::Interject)?;
-        let closed = {
-            let state = &mut *self.log.lock();
-            let turn = state.local(&self.view).and_then(|local| local.turns.first().cloned());
-            let turn = turn.filter(|turn| take_interjections(state, &self.view, turn.by()));
-            turn.map(|turn| turn.close(state))
-        };
+        let closed = close_turn(&mut self.log.lock(), &self.view);
         closed.into_iter().for_each(Closed::abort);
         Ok(())
     }

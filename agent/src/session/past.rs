@@ -102,14 +102,14 @@ pub enum PastError {
         /// The oldest point that can be read.
         oldest: Point,
     },
-    /// There is a session with the id of the fork.
-    #[error("there is a session with the id `{id}`: choose another id for the fork")]
+    /// There is a session with the id of the new one.
+    #[error("there is a session with the id `{id}`: choose another id for the new one")]
     Exists {
         /// The id.
         id: String,
     },
-    /// The id of the fork cannot be the id of a session.
-    #[error("the fork cannot have the id `{id}`: {problem}")]
+    /// The id of the new session cannot be the id of a session.
+    #[error("the new session cannot have the id `{id}`: {problem}")]
     InvalidId {
         /// The id.
         id: String,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use emitree_middleware::approval::{self, Choice, Decision, Request};
-use emitree_middleware::store::{Revision, StoreError};
+use emitree_middleware::store::{Posted, Revision, StoreError};
 use emitree_runtime::{Answer, Interrupt, RunKey};
 use serde::Deserialize;
 use serde_json::Value;
@@ -14,10 +14,12 @@ use thiserror::Error;
 use crate::ToolCall;
 use crate::message::arguments::{MAX_NESTING, is_too_deep};
 use crate::session::Session;
+use crate::session::entry::SessionEntry;
 use crate::session::fold::Conversation;
 use crate::session::fold::turn::{Call, Question};
 use crate::session::keys::read_key;
 use crate::session::log::{LogState, View};
+use crate::session::posts::answer_in;
 use crate::session::record::{Asked, Record};
 
 impl Question {
@@ -98,7 +100,7 @@ pub enum AnswerError {
     NotStored {
         /// The id.
         id: String,
-        /// The reason, such as [`StoreError::Held`].
+        /// The reason, such as [`StoreError::Failed`].
         error: StoreError,
     },
 }
@@ -163,8 +165,8 @@ impl Session {
     /// Another question of the same asker takes the place of the one before. An edit passes all gates before it is
     /// executed.
     ///
-    /// A session with a [store](Self::open) writes the answer there before this function returns. Without a store, it does
-    /// not wait.
+    /// A session with a [store](Self::open) writes the answer there before this function returns, also if another process
+    /// holds the session: that process takes it into the session at most a second later. Without a store, it does not wait.
     ///
     /// # Errors
     ///
@@ -173,14 +175,22 @@ impl Session {
     /// questions have the list `choices` in their data: an answer is one of them, or a list of them if the data has
     /// `several: true`. If another process has answered a stored session meanwhile, its answer is the first.
     ///
-    /// Returns [`AnswerError::NotStored`] if the store fails, or if another process works on the session.
+    /// Returns [`AnswerError::NotStored`] if the store fails.
     pub async fn answer(&self, id: &str, answer: impl Into<Answer> + Send) -> Result<(), AnswerError> {
         let mut answer = answer.into();
+        // The time tells this answer from an equal one of another caller.
         answer.at.get_or_insert_with(SystemTime::now);
         let not_stored = |error| AnswerError::NotStored { id: id.to_owned(), error };
         let mut is_fresh = false;
         loop {
+            // The store knows which answer to a session under way is the first.
+            if let Some(entry) = self.log.entry().filter(|entry| entry.is_claimed()) {
+                return self.post_answer(entry, id, &answer).await;
+            }
+            let key = self.check_open(id, &answer).ok();
             match self.take_answer(id, &answer) {
+                // It was stored, its reply was lost, and another process has changed the session since.
+                Some(Err(AnswerError::Answered { first, .. })) if *first == answer => {}
                 Some(taken) => taken?,
                 None if is_fresh => return Err(AnswerError::Unknown { id: id.to_owned(), open: self.open_ids() }),
                 None => {
@@ -191,21 +201,84 @@ impl Session {
                 }
             }
             match self.commit_answer().await {
-                Ok(()) => return Ok(()),
+                // Another task may have read the session again before the commit, with the answer of another process.
+                Ok(()) if !self.has_lost(id, &answer, key.as_deref()) => return Ok(()),
+                Ok(()) => {}
                 // The session was read again, so the answer has to be given again.
                 Err(StoreError::Conflict { current, .. }) if current != Revision::NONE => {}
                 Err(error) => {
                     self.take_answer_back(id);
-                    return Err(not_stored(error));
+                    let entry = self.log.entry().filter(|_| matches!(error, StoreError::Held { .. }));
+                    let entry = entry.ok_or_else(|| not_stored(error))?;
+                    self.refresh().await.map_err(not_stored)?;
+                    return self.post_answer(entry, id, &answer).await;
                 }
             }
         }
+    }
+
+    /// Sets the deadline with which a question was first asked. If it is over, the question gets its answer, which is
+    /// returned.
+    pub(crate) fn meet_deadline(&self, question: &mut Interrupt) -> Option<Answer> {
+        let state = &mut *self.log.lock();
+        let session = state.session(&self.view);
+        let known = session.open_calls().flat_map(|call| &call.questions).find(|known| known.id() == question.id);
+        if let Some(first) = &known?.asked.question.deadline {
+            question.deadline = Some(first.clone());
+        }
+        let answer = question.deadline.clone().filter(|answer| answer.at.is_some_and(|at| at <= SystemTime::now()))?;
+        let record = Record::Answered { id: question.id.clone(), answer: answer.clone() };
+        state.push(&self.view, record).ok().map(|()| answer)
     }
 
     async fn commit_answer(&self) -> Result<(), StoreError> {
         match self.log.entry() {
             Some(entry) => entry.store_answer().await,
             None => Ok(()),
+        }
+    }
+
+    /// Sends an answer to the process that holds the session.
+    async fn post_answer(&self, entry: &SessionEntry, id: &str, answer: &Answer) -> Result<(), AnswerError> {
+        let not_stored = |error| AnswerError::NotStored { id: id.to_owned(), error };
+        let key = match self.check_open(id, answer) {
+            // It was stored, and its reply was lost.
+            Err(AnswerError::Answered { first, .. }) if *first == *answer => return Ok(()),
+            key => key?,
+        };
+        let Posted::Refused(first) = entry.post_answer(key, id, answer).await.map_err(not_stored)? else {
+            return Ok(());
+        };
+        // The first one waits, or the session has it.
+        let waiting = answer_in(&first);
+        if waiting.is_none() {
+            self.refresh().await.map_err(not_stored)?;
+            self.check_open(id, answer)?;
+        }
+        match waiting {
+            Some(first) => Err(AnswerError::Answered { id: id.to_owned(), first: Box::new(first), asked: None }),
+            None => {
+                Err(not_stored(StoreError::failed("another answer was sent first, and was dropped", "it did not fit")))
+            }
+        }
+    }
+
+    /// Returns the key of the answer to a question among what is sent to the session.
+    fn check_open(&self, id: &str, answer: &Answer) -> Result<String, AnswerError> {
+        let found = self.find_open(&mut self.log.lock(), id, answer);
+        match found {
+            Some(found) => found.map(|(_, key)| key),
+            None => Err(AnswerError::Unknown { id: id.to_owned(), open: self.open_ids() }),
+        }
+    }
+
+    /// Returns `true` if a question has another answer, or none, and its answer would have this key.
+    fn has_lost(&self, id: &str, answer: &Answer, key: Option<&str>) -> bool {
+        let found = self.find_open(&mut self.log.lock(), id, answer);
+        match found {
+            Some(Err(AnswerError::Answered { first, .. })) => *first != *answer,
+            Some(open) => open.is_ok_and(|(_, now)| key == Some(&*now)),
+            None => false,
         }
     }
 
@@ -234,32 +307,63 @@ impl Session {
 
     /// Returns `None` if neither this session nor a session below has the question.
     fn take_answer(&self, id: &str, answer: &Answer) -> Option<Result<(), AnswerError>> {
-        let state = &mut *self.log.lock();
+        self.take_answer_in(&mut self.log.lock(), id, answer)
+    }
+
+    pub(super) fn take_answer_in(
+        &self,
+        state: &mut LogState,
+        id: &str,
+        answer: &Answer,
+    ) -> Option<Result<(), AnswerError>> {
+        match self.find_open(state, id, answer)? {
+            Ok((view, _)) => {
+                let record = Record::Answered { id: id.to_owned(), answer: answer.clone() };
+                state.push(&view, record).ok().map(Ok)
+            }
+            Err(error) => Some(Err(error)),
+        }
+    }
+
+    /// Returns the session that has a question, and the key of its answer among what is sent to it, or the reason why the
+    /// answer is not taken. Returns `None` if neither this session nor a session below has the question.
+    fn find_open(
+        &self,
+        state: &mut LogState,
+        id: &str,
+        answer: &Answer,
+    ) -> Option<Result<(Arc<View>, String), AnswerError>> {
         let view = self.view_of(state, id)?;
         let session = state.session(&view);
-        let call = session.open_calls().find(|call| call.questions.iter().any(|question| question.id() == id))?;
-        if let Err(error) = check_answer(call, id, answer) {
-            return Some(Err(error));
+        if let Some(stuck) = session.stuck.as_ref().filter(|stuck| stuck.question.id == id) {
+            let checked = check_value(&stuck.question, stuck.answer.as_ref(), None, &answer.value);
+            return Some(checked.map(|()| (view, id.to_owned())));
         }
-        let record = Record::Answered { id: id.to_owned(), answer: answer.clone() };
-        state.push(&view, record).ok().map(Ok)
+        let call = session.open_calls().find(|call| call.questions.iter().any(|question| question.id() == id))?;
+        let question = call.questions.iter().find(|question| question.id() == id)?;
+        let open_instead = || call.waiting().next().map(|asked| asked.asked.question.clone());
+        let instead = question.answer.as_ref().and_then(|_| open_instead());
+        let checked = check_value(&question.asked.question, question.answer.as_ref(), instead, &answer.value);
+        Some(checked.map(|()| (view, question.key())))
     }
 }
 
-/// Checks that a question can be answered.
-fn check_answer(call: &Call, id: &str, answer: &Answer) -> Result<(), AnswerError> {
-    let id = id.to_owned();
-    let Some(question) = call.questions.iter().find(|question| question.id() == id) else { return Ok(()) };
-    if let Some(first) = &question.answer {
-        let (first, asked) = (Box::new(first.clone()), call.waiting().next());
-        let asked = asked.map(|asked| Box::new(asked.asked.question.clone()));
-        return Err(AnswerError::Answered { id, first, asked });
+/// Checks that a question has no answer, and allows this one.
+fn check_value(
+    question: &Interrupt,
+    first: Option<&Answer>,
+    instead: Option<Interrupt>,
+    value: &Value,
+) -> Result<(), AnswerError> {
+    let id = question.id.clone();
+    if let Some(first) = first {
+        return Err(AnswerError::Answered { id, first: Box::new(first.clone()), asked: instead.map(Box::new) });
     }
-    if is_too_deep(&answer.value) {
+    if is_too_deep(value) {
         return Err(AnswerError::TooDeep { id });
     }
-    match refused_by(&question.asked.question, &answer.value) {
-        Some(allowed) => Err(AnswerError::NotAllowed { id, answer: answer.value.clone(), allowed }),
+    match refused_by(question, value) {
+        Some(allowed) => Err(AnswerError::NotAllowed { id, answer: value.clone(), allowed }),
         None => Ok(()),
     }
 }
@@ -283,11 +387,16 @@ impl Conversation {
     /// Returns the questions that wait, in the order of the calls, those of sessions below included, which `all` has.
     pub(super) fn all_questions<'a>(&'a self, all: &'a Self) -> Vec<&'a Interrupt> {
         let calls = self.all_open_calls(all).into_iter();
-        calls.flat_map(|(_, call)| call.waiting()).map(|waiting| &waiting.asked.question).collect()
+        let of_calls = calls.flat_map(|(_, call)| call.waiting()).map(|waiting| &waiting.asked.question);
+        let stuck = self.stuck.as_ref().filter(|stuck| stuck.answer.is_none()).map(|stuck| &stuck.question);
+        of_calls.chain(stuck).collect()
     }
 
     /// Returns the id of the session that has a question: this one, or one below.
     fn owner_of<'a>(&'a self, question: &str, all: &'a Self) -> Option<&'a str> {
+        if self.stuck.as_ref().is_some_and(|stuck| stuck.question.id == question) {
+            return Some(&*self.id);
+        }
         let mut calls = self.all_open_calls(all).into_iter();
         let owner = calls.find(|(_, call)| call.questions.iter().any(|known| known.id() == question));
         owner.map(|(session, _)| &*session.id)

@@ -13,7 +13,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use emitree_runtime::{Answer, Interrupt};
+use emitree_runtime::{Answer, Interrupt, KeptValue};
 use rust_decimal::Decimal;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{DeserializeSeed, Error as _, IntoDeserializer, MapAccess, Visitor};
@@ -24,7 +24,7 @@ use uuid::Uuid;
 use crate::message::is_false;
 use crate::place::action::{CallResult, How};
 use crate::session::fold::Conversation;
-use crate::{ChatOptions, Message, ToolCall, ToolOutput, ToolResult, Usage};
+use crate::{ChatOptions, Message, Part, ToolCall, ToolOutput, ToolResult, Usage};
 
 /// A record, and the session that it is about.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -208,6 +208,8 @@ pub(crate) enum Record {
     Ends { run: u32, turn: u64 },
     /// A question has its first answer.
     Answered { id: String, answer: Answer },
+    /// Workers have taken the session again and again without getting on: a person is asked.
+    Stuck { question: Box<Interrupt> },
     /// The answer to a question was not stored.
     NotAnswered { id: String },
     /// A message or a value arrives in the inbox. The id is random, so that it arrives once (A27).
@@ -269,6 +271,8 @@ pub(crate) enum Fact {
     Passed(String),
     /// Somebody asks about the call, which waits from now on.
     Asked(Asked),
+    /// The call keeps a value for its next start, with the question that is asked next.
+    Kept(KeptValue),
     /// The call waits for a pause to end, or for the questions of a session below.
     Waits,
     /// A question has to be asked before the call is made. It has an answer if a person has edited the call.
@@ -309,14 +313,16 @@ pub(crate) struct Asked {
 #[serde(deny_unknown_fields)]
 pub(crate) struct SettledAs {
     pub(crate) content: Value,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) parts: Vec<Part>,
     #[serde(default, skip_serializing_if = "is_false")]
     pub(crate) is_error: bool,
-    /// `None` if it was executed as the model wrote it, and has only content.
+    /// `None` if it was executed as the model wrote it, and has only content and parts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) how: Option<Box<SettledCall>>,
 }
 
-/// How a call has settled. Its result has the content.
+/// How a call has settled. Its result has the content and the parts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct SettledCall {
@@ -337,21 +343,21 @@ impl SettledAs {
         let (how, terminate, is_answer) = (result.how, *terminate, *is_answer);
         let is_plain = how == How::Executed && details.is_empty() && !terminate;
         let how = (!is_plain).then(|| Box::new(SettledCall { how, details: details.clone(), terminate, is_answer }));
-        Self { content: answer.response.clone(), is_error: answer.is_error, how }
+        Self { content: answer.response.clone(), parts: answer.parts.clone(), is_error: answer.is_error, how }
     }
 
     /// A call that was not executed, with this text.
     pub(crate) fn skipped(text: &str) -> Self {
         let how = SettledCall { how: How::Skipped, ..SettledCall::default() };
-        Self { content: text.into(), is_error: true, how: Some(Box::new(how)) }
+        Self { content: text.into(), parts: Vec::new(), is_error: true, how: Some(Box::new(how)) }
     }
 }
 
 impl SettledCall {
     pub(crate) fn into_result(self, call: ToolCall, result: ToolResult) -> CallResult {
         let Self { how, details, terminate, is_answer } = self;
-        let ToolResult { response: content, is_error, .. } = result;
-        CallResult { call, how, output: ToolOutput { content, details, is_error, terminate, is_answer } }
+        let ToolResult { response: content, parts, is_error, .. } = result;
+        CallResult { call, how, output: ToolOutput { content, parts, details, is_error, terminate, is_answer } }
     }
 }
 
@@ -375,6 +381,15 @@ impl Input {
 }
 
 impl Record {
+    /// Returns `true` if the session gets on: something has ended, or has got its answer.
+    pub(crate) fn gets_on(&self) -> bool {
+        match self {
+            Self::Turn { .. } | Self::Placed { .. } | Self::Answered { .. } => true,
+            Self::Call { fact, .. } => matches!(**fact, Fact::Settled(_)),
+            _ => false,
+        }
+    }
+
     /// Returns `true` for inputs: they stay if another process has changed the session, and all else is read again.
     pub(crate) const fn is_input(&self) -> bool {
         matches!(self, Self::Sent { .. } | Self::Meta { .. } | Self::Paused { .. } | Self::Forked { .. })

@@ -309,7 +309,7 @@ impl CallInTurn {
         }
         let begins = match call.begins() {
             false => Begins::First,
-            true if called && !call.is_called => Begins::Again,
+            true if called && (!call.is_called || call.kept.is_some()) => Begins::Again,
             true => return Ok(Begins::Known),
         };
         if turn.push_fact(state, self.position, Fact::Begun { called }) { Ok(begins) } else { Err(too_late()) }

@@ -9,8 +9,8 @@ mod with_schema;
 use std::fmt;
 use std::future::{Future, ready};
 use std::marker::PhantomData;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Weak};
 
 use emitree_emitter::{BuildError, Creator, Emitter};
 use emitree_runtime::{Error, IntoMiddleware, Middleware, Result, RunContext, Runnable};
@@ -70,6 +70,16 @@ struct ToolParts {
     work: Box<dyn Work>,
     /// `true` once a warning was logged that a listener changed the tool's own `start`.
     is_warned: AtomicBool,
+}
+
+/// Identifies a tool and its clones.
+pub(crate) struct ToolIdentity(Weak<ToolParts>);
+
+impl ToolIdentity {
+    pub(crate) fn is_of(&self, tool: &Tool) -> bool {
+        // The allocation lives as long as this, so no other tool has its address.
+        self.0.as_ptr() == Arc::as_ptr(&tool.shared)
+    }
 }
 
 /// The id of the tool call that a tool's run executes. An agent sets the id as the run's own extension. If there are
@@ -298,6 +308,11 @@ impl Tool {
     /// Returns `true` if the tools are clones of one tool, and so have the same spec.
     pub(crate) fn is_clone_of(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
+    }
+
+    /// Returns what identifies the tool and its clones, without keeping it alive.
+    pub(crate) fn identity(&self) -> ToolIdentity {
+        ToolIdentity(Arc::downgrade(&self.shared))
     }
 
     /// Checks arguments without running the tool.

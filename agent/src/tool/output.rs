@@ -7,7 +7,15 @@ use emitree_runtime::Result;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::Part;
+use crate::message::history::disallowed_in_result;
 use crate::message::is_false;
+
+/// The maximum number of bytes in one part of an output.
+const MAX_PART: usize = 8 << 20;
+
+/// The maximum number of bytes in all parts of an output.
+const MAX_PARTS: usize = 16 << 20;
 
 /// The output of a [`Tool`](crate::Tool).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -16,6 +24,9 @@ pub struct ToolOutput {
     /// The result that the model receives. If the value is nested more than 64 levels deep, the history contains it as
     /// JSON text.
     pub content: Value,
+    /// Texts, images, sounds and files that the model receives beside the content. See [`part`](Self::part).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<Part>,
     /// Values for the program. The model does not receive them.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub details: Map<String, Value>,
@@ -41,6 +52,27 @@ impl ToolOutput {
     /// Makes the output of a tool that failed. The model receives the message, and may call the tool again.
     pub fn error(message: impl Into<String>) -> Self {
         Self { is_error: true, ..Self::new(message.into()) }
+    }
+
+    /// Adds a text, an image, a sound or a file beside the content: a [`Part::Text`], or a [`Part::Uri`] with an address
+    /// or a `data:` URI. The provider adapts parts to its server. An [answer](Self::answer()) of the agent's run has no
+    /// parts.
+    ///
+    /// If an agent executes the tool, an output with a part of another kind, with a part of more than 8 MiB, or with
+    /// parts of more than 16 MiB together becomes an error that says so. Base64 counts as it is written.
+    ///
+    /// ```
+    /// use emitree_agent::{Part, ToolOutput};
+    ///
+    /// let uri = "data:image/png;base64,iVBORw0KGgo=".to_owned();
+    /// let image = Part::Uri { modality: "image".to_owned(), mime_type: Some("image/png".to_owned()), uri };
+    /// let output = ToolOutput::new("The chart of May.").part(image);
+    /// assert_eq!(output.parts.len(), 1);
+    /// ```
+    #[must_use]
+    pub fn part(mut self, part: Part) -> Self {
+        self.parts.push(part);
+        self
     }
 
     /// Adds a value to [`details`](Self::details).
@@ -104,9 +136,44 @@ impl ToolOutput {
         Ok(Self::new(to_value_exact(&value)?))
     }
 
+    /// Makes an output with parts that a history or its store does not take an error. The details stay.
+    pub(crate) fn check_parts(&mut self) {
+        if let Some(fault) = self.fault_of_parts() {
+            *self = Self { details: std::mem::take(&mut self.details), ..Self::error(fault) };
+        }
+    }
+
+    fn fault_of_parts(&self) -> Option<String> {
+        let mut sum = 0_usize;
+        for (at, part) in self.parts.iter().enumerate() {
+            if let Some(kind) = disallowed_in_result(part) {
+                return Some(format!(
+                    "the result has a {kind} as part {at}: parts are texts and references to content"
+                ));
+            }
+            let bytes = stored_len(part);
+            if bytes > MAX_PART {
+                return Some(format!("part {at} of the result has {bytes} bytes: a part has at most {MAX_PART}"));
+            }
+            sum = sum.saturating_add(bytes);
+        }
+        (sum > MAX_PARTS).then(|| format!("the parts of the result have {sum} bytes: they have at most {MAX_PARTS}"))
+    }
+
     /// Returns the content as text. A string is returned unchanged, and any other value is returned as JSON.
     #[must_use]
     pub fn text(&self) -> String {
         self.content.as_str().map_or_else(|| self.content.to_string(), str::to_owned)
+    }
+}
+
+/// Returns the number of bytes that a part of an output has in a store, without its labels.
+fn stored_len(part: &Part) -> usize {
+    match part {
+        Part::Text { content } => content.len(),
+        Part::Uri { modality, mime_type, uri } => {
+            modality.len() + mime_type.as_ref().map_or(0, String::len) + uri.len()
+        }
+        _ => 0,
     }
 }

@@ -8,6 +8,7 @@ mod empty;
 mod explain;
 mod handoff;
 mod heads;
+mod inspected_parts;
 #[path = "../../../tests/support/journal.rs"]
 mod journal;
 mod names;

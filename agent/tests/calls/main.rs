@@ -6,6 +6,7 @@ mod gates;
 #[path = "../../../tests/support/journal.rs"]
 mod journal;
 mod offers;
+mod parts;
 mod repeated;
 #[path = "../support/mod.rs"]
 #[allow(dead_code, reason = "each binary uses a part")]

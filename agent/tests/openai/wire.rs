@@ -72,6 +72,77 @@ fn shown(messages: &[Value]) -> Vec<String> {
 const BEGINNING: &str = r#"user "(The beginning of the conversation is left out.)""#;
 const BETWEEN: &str = r#"assistant "(The user sends a message.)""#;
 
+fn part_of(modality: &str, mime_type: &str, uri: &str) -> Part {
+    Part::Uri { modality: modality.to_owned(), mime_type: Some(mime_type.to_owned()), uri: uri.to_owned() }
+}
+
+/// Two results of one turn in messages of their own, with all kinds of parts.
+fn with_parts() -> Vec<Message> {
+    let png = part_of("image", "image/png", "data:image/png;base64,iVBORw0KGgo=");
+    let pdf = part_of("document", "application/pdf", "https://host/a.pdf");
+    let calls = asks("abcdef123").with_call(ToolCall::new("bcdefg234", "count", json!({})));
+    let mut chart = ToolResult::new("abcdef123", "A chart.");
+    chart.parts = vec![Part::Text { content: "Of May.".to_owned() }, png, pdf];
+    let mut photo = ToolResult::new("bcdefg234", "");
+    photo.parts = vec![part_of("image", "image/jpeg", "https://host/b.jpg")];
+    vec![Message::user("go"), calls, Message::tool([chart]), Message::tool([photo])]
+}
+
+fn text(text: &str) -> Value {
+    json!({"type": "text", "text": text})
+}
+
+fn image(url: &str) -> Value {
+    json!({"type": "image_url", "image_url": {"url": url}})
+}
+
+const PDF: &str = "[document, application/pdf, https://host/a.pdf: not shown]";
+
+/// A11
+#[tokio::test]
+async fn images_of_results_follow_all_results_of_their_turn_or_are_in_them_if_the_server_reads_them_there() -> Result<()>
+{
+    let behind = json!([
+        text("[image 1 of the results]"),
+        image("data:image/png;base64,iVBORw0KGgo="),
+        text("[image 2 of the results]"),
+        image("https://host/b.jpg"),
+    ]);
+    let answered = with_parts().into_iter().chain([Message::assistant("Fine."), Message::user("And now?")]);
+    let messages: Vec<_> = answered.collect();
+    for (name, before) in [("openai:m", vec![]), ("unknown", vec![]), ("gemini:m", vec![]), ("vllm:m", vec![BETWEEN])] {
+        // A server about which nothing is known.
+        let sent = sent(if name == "unknown" { "together:m" } else { name }, messages.clone()).await?;
+        assert_eq!(sent[2]["content"], format!("A chart.\n\nOf May.\n\n[image 1: see below]\n\n{PDF}"), "{name}");
+        assert_eq!((&sent[3]["role"], &sent[3]["content"]), (&json!("tool"), &json!("[image 2: see below]")), "{name}");
+        assert_eq!(shown(&sent[4..4 + before.len()]), before, "{name}");
+        let rest = &sent[4 + before.len()..];
+        assert_eq!((&rest[0]["role"], &rest[0]["content"]), (&json!("user"), &behind), "{name}");
+        assert_eq!(shown(&rest[1..]), [r#"assistant "Fine.""#, r#"user "And now?""#], "{name}");
+    }
+    let sent = sent("openrouter:m", with_parts()).await?;
+    let png = image("data:image/png;base64,iVBORw0KGgo=");
+    assert_eq!(sent[2]["content"], json!([text("A chart."), text("Of May."), png, text(PDF)]));
+    assert_eq!(sent[3]["content"], json!([image("https://host/b.jpg")]));
+    assert_eq!(sent.len(), 4);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_model_without_images_reads_their_types_and_sizes() -> Result<()> {
+    let server = Server::start([done()]).await;
+    let provider = OpenAi::from_name("openrouter:m")?.base_url(server.url()).images(false).build()?;
+    let png = part_of("image", "image/png", &format!("data:image/png;base64,{}", "A".repeat(16_000)));
+    let mut messages = with_parts();
+    messages.push(Message::new(Role::User, [Part::Text { content: "See:".to_owned() }, png]));
+    ChatModel::new(provider)?.run(ChatRequest::new(messages)).await?;
+    let sent = server.requests()[0].body["messages"].as_array().expect("messages").clone();
+    assert_eq!(sent[2]["content"], format!("A chart.\n\nOf May.\n\n[image/png, 8 B: not shown]\n\n{PDF}"));
+    assert_eq!(sent[3]["content"], "[image/jpeg, https://host/b.jpg: not shown]");
+    assert_eq!(sent[4]["content"], "See:\n\n[image/png, 12 KB: not shown]");
+    Ok(())
+}
+
 /// A11
 #[tokio::test]
 async fn roles_stand_in_an_order_that_the_server_accepts() -> Result<()> {

@@ -3,9 +3,12 @@
 mod cost;
 mod ends;
 mod jobs;
+mod keeping;
 mod left;
 mod once;
+mod posts;
 pub(crate) mod process;
+mod served;
 mod talking;
 
 use std::sync::Arc;

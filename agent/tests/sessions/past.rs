@@ -292,7 +292,7 @@ async fn an_error_names_the_point_and_the_oldest_one() -> Result<()> {
         fault(restored.at(Point::After(1)).await),
         "the point after the turn 1 is forgotten: the oldest point that can be read is now"
     );
-    let ids = [("a/b", "the fork cannot have the id `a/b`"), (restored.id(), "there is a session with the id")];
+    let ids = [("a/b", "the new session cannot have the id `a/b`"), (restored.id(), "there is a session with the id")];
     for (id, expected) in ids {
         let error = fault(restored.fork(Point::Now, id).await);
         assert!(error.starts_with(expected), "{error}");
@@ -340,6 +340,24 @@ async fn an_answer_that_was_withheld_forgets_all_points_before_it() -> Result<()
         }
         assert_eq!(session.at(Point::After(3)).await?.history(), session.history());
     }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_session_that_is_made_has_its_values_and_replaces_no_entry() -> Result<()> {
+    let store = MemoryStore::new();
+    let make = |owner: &str| {
+        Session::open(&store, "talk").create(serde_json::Map::from_iter([("owner".to_owned(), json!(owner))]))
+    };
+    let made = make("ada").await.expect("no session has the id");
+    assert_eq!(store.load("talk").await?.expect("it is stored").head.meta["owner"], "ada");
+    assert!(matches!(make("eve").await, Err(PastError::Exists { id }) if id == "talk"), "it is open");
+    drop(made);
+    assert!(matches!(make("eve").await, Err(PastError::Exists { id }) if id == "talk"), "it is stored");
+    assert_eq!(Session::open(&store, "talk").await?.meta()["owner"], "ada");
+
+    let error = fault(Session::open(&store, "a/b").create(serde_json::Map::new()).await);
+    assert!(error.starts_with("the new session cannot have the id `a/b`"), "{error}");
     Ok(())
 }
 

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{ContentFilterInner, FilterAction, Filtered, MARK, NAME, RunPart};
 use crate::shared::built_in::debug_as;
-use crate::shared::json::texts;
+use crate::shared::json::{Path, texts};
 
 /// The guard of one binding. A check returns an error if the value has a finding or cannot be checked.
 pub(super) struct ContentFilterGuard {
@@ -35,7 +35,7 @@ impl ContentFilterGuard {
         // Reading the strings recurses: a value that is nested too deeply cannot be checked.
         check_depth(value)?;
         let mut failure = None;
-        for (at, text) in texts(value) {
+        for (at, text) in texts(value, &Path::root_of(ctx.kind(), part == RunPart::Input)) {
             match self.filter.rules.first_label(text).await {
                 Ok(None) => {}
                 Ok(Some(label)) => return self.apply_action(part, &at, &label, ctx).await,

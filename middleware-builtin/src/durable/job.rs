@@ -2,16 +2,20 @@
 
 use std::mem;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use bytes::Bytes;
-use emitree_runtime::{Answer, Interrupt, Result};
+use emitree_runtime::{Answer, Error, Interrupt, Result};
 use parking_lot::Mutex;
 use serde_json::Map;
 
 use super::AlreadyAnswered;
+use super::record::Sent;
 use super::state::JobState;
+use super::taken::Adopted;
 use crate::store::{
-    Change, Entry, EntryHead, Journal, Journaled, Lease, Older, OpenEntries, Revision, Store, StoreError,
+    Change, Entry, EntryHead, EntryStatus, Journal, Journaled, Lease, Older, OpenEntries, Post, Posted, Rest, Revision,
+    Store, StoreError,
 };
 
 /// The kind of the entries of jobs.
@@ -34,12 +38,17 @@ pub(super) async fn open(store: &Arc<dyn Store>, id: &str, lease: &Lease) -> Res
     let state = entry.as_ref().map_or_else(|| Ok(JobState::new()), JobState::read)?;
     let Entry { head, parts, .. } = entry.unwrap_or_else(|| Entry::new(EntryHead::new(id, KIND), Vec::new()));
     let bytes = parts.iter().map(Bytes::len).sum();
+    let has_posts = head.posts > 0;
     let job = Arc::new_cyclic(|job: &Weak<Job>| {
         let owner: Weak<dyn Journaled> = job.clone();
-        let journal = Journal::new(Arc::clone(store), head, bytes, lease.clone(), owner);
+        let journal = Journal::new(Arc::clone(store), head, bytes, lease, owner);
         Job { journal, state: Mutex::new(state) }
     });
-    Ok(OPEN.insert_or_get(store.store_id(), id, job))
+    let job = OPEN.insert_or_get(store.store_id(), id, job);
+    if has_posts {
+        job.journal.refresh().await?;
+    }
+    Ok(job)
 }
 
 impl Job {
@@ -47,24 +56,62 @@ impl Job {
         self.state.lock().questions().to_vec()
     }
 
-    /// Keeps and stores an answer.
-    pub(super) async fn answer(&self, id: &str, answer: &Answer) -> Result<()> {
-        let mut is_current = false;
-        loop {
-            let kept = self.state.lock().answer(id, answer);
-            if let Err(error) = &kept
-                && (is_current || error.find::<AlreadyAnswered>().is_none())
-            {
-                return kept;
+    /// Sends an answer to the process that works on the job.
+    pub(super) async fn post_answer(&self, id: &str, answer: &Answer) -> Result<()> {
+        let checked = self.state.lock().check_answer(id, answer);
+        let key = match checked {
+            // It was stored, and its reply was lost.
+            Err(error) if error.find::<AlreadyAnswered>().is_some_and(|already| already.first == *answer) => {
+                return Ok(());
             }
-            match self.journal.commit().await {
-                // Another process has changed the job, which was read again.
-                Err(StoreError::Conflict { current, .. }) if current != Revision::NONE => {}
-                Err(error) => return Err(error.into()),
-                Ok(_) if kept.is_ok() => return Ok(()),
-                // The first answer is stored now, or another process has given another one.
-                Ok(_) => is_current = true,
+            key => key?,
+        };
+        let sent = Sent::Answer { id: id.to_owned(), answer: answer.clone() };
+        let Posted::Refused(first) = self.journal.post(&sent.to_post()?.key(key)).await? else { return Ok(()) };
+        self.journal.refresh().await?;
+        let taken = self.state.lock().answers.get(id);
+        let first = taken.or_else(|| match serde_json::from_slice(&first.body) {
+            Ok(Sent::Answer { answer, .. }) => Some(answer),
+            _ => None,
+        });
+        let first =
+            first.ok_or_else(|| Error::new(format!("the question `{id}` has another answer, which is lost")))?;
+        Err(AlreadyAnswered { id: id.to_owned(), first }.into())
+    }
+
+    /// Stores what has changed. Returns `false` if another process was faster: then the job has to be opened again.
+    pub(super) async fn is_stored(&self) -> Result<bool> {
+        match self.journal.commit().await {
+            Ok(_) => Ok(true),
+            Err(StoreError::Conflict { current, .. }) if current != Revision::NONE => Ok(false),
+            Err(StoreError::Held { .. }) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Aborts the run of the job. A job without a run is paused.
+    fn stop(&self, reason: &str) {
+        let run = {
+            let mut state = self.state.lock();
+            let run = state.start.run.clone();
+            match &run {
+                Some(_) => state.start.stops_with = Some(reason.to_owned()),
+                None => _ = state.stop(reason).inspect_err(|error| tracing::warn!(%error, "a job cannot be stopped")),
             }
+            run
+        };
+        if let Some(run) = run {
+            run.abort(reason);
+        }
+    }
+
+    /// Returns `true` if a worker that has taken the job does not run it now.
+    pub(super) fn is_at_rest(&self) -> bool {
+        let state = self.state.lock();
+        match state.listed_status() {
+            // Also if it comes back after a failure: its time has come.
+            EntryStatus::Queued | EntryStatus::Running => false,
+            _ => state.rest(0).due != Some(Duration::ZERO),
         }
     }
 
@@ -72,6 +119,23 @@ impl Job {
     pub(super) async fn commit(&self, change: impl FnOnce(&mut JobState) -> Result<()>) -> Result<Revision> {
         change(&mut self.state.lock())?;
         Ok(self.journal.commit().await?)
+    }
+}
+
+impl Adopted for Job {
+    fn journal(&self) -> &Journal {
+        &self.journal
+    }
+
+    fn hand_over(&self) {
+        let run = {
+            let mut state = self.state.lock();
+            state.is_handed_over = true;
+            state.start.run.clone()
+        };
+        if let Some(run) = run {
+            run.abort("its worker is shut down");
+        }
     }
 }
 
@@ -88,7 +152,13 @@ impl Journaled for Job {
         state.listed = status;
         let parts = everything.unwrap_or(unstored);
         let older = if whole { Older::Removed } else { Older::Stay };
-        Ok(is_new.then(|| Change { status, questions, meta: Map::new(), parts, older }))
+        let gets_on = state.take_gets_on();
+        let queue = state.submission.as_ref().map(|(queue, _)| queue.clone());
+        Ok(is_new.then(|| Change { status, questions, meta: Map::new(), parts, older, gets_on, queue }))
+    }
+
+    fn rest(&self, attempts: u32) -> Rest {
+        self.state.lock().rest(attempts)
     }
 
     fn reload(&self, entry: &Entry) -> Result<(), StoreError> {
@@ -99,6 +169,19 @@ impl Journaled for Job {
         drop(state);
         drop(before);
         Ok(())
+    }
+
+    fn take(&self, posts: &[Post]) -> usize {
+        for post in posts {
+            match serde_json::from_slice(&post.body) {
+                Ok(Sent::Answer { id, answer }) => self.state.lock().take_answer(&id, answer),
+                Ok(Sent::Abort { reason }) => self.stop(&reason),
+                Err(error) => {
+                    tracing::warn!(%error, "what was sent to the job `{}` cannot be read", self.journal.id());
+                }
+            }
+        }
+        posts.len()
     }
 
     fn lost(&self, error: &StoreError) {

@@ -15,7 +15,7 @@ use super::scope::Scope;
 use super::state::Start;
 use super::{Answered, Durable, Unused, inexact};
 use crate::shared::difference::{first_difference, quoted};
-use crate::store::{Claim, EntryStatus, Holder, StoreError};
+use crate::store::{Claim, Holder, StoreError};
 
 /// One run of a job.
 pub(super) struct JobRun {
@@ -43,6 +43,11 @@ impl JobRun {
     /// Stores the end of the job, and waits until the claim is released. Does nothing if it was released.
     pub(super) async fn release(&self) -> Result<(), StoreError> {
         let working = self.working.lock().take();
+        if let Some(working) = &working
+            && let Err(error) = working.job.state.lock().note_abort()
+        {
+            tracing::warn!(%error, "the end of the job `{}` was not stored", self.durable.id);
+        }
         let claim = working.and_then(|mut working| working.claim.take());
         // The job is no longer under way, so the release stores its new status.
         match claim {
@@ -80,7 +85,7 @@ impl JobRun {
                 if state.input.is_none() {
                     state.push(Record::Input { format: FORMAT, input: input.clone() })?;
                 }
-                state.status = EntryStatus::Paused;
+                state.status = state.idle();
                 state.ask(Vec::new())
             })
             .await?;
@@ -107,7 +112,11 @@ impl JobRun {
         let job = self.job.get_or_init(|| opened);
         let ended = match self.find(job, input)? {
             Some(output) => Some(output),
-            None => self.begin(job, input, ctx).await?,
+            None => match self.begin(job, input, ctx).await {
+                // The job is claimed: it is released with the error.
+                Err(error) if self.working.lock().is_some() => return self.end(job, Err(error), ctx, next).await,
+                ended => ended?,
+            },
         };
         let Some(output) = ended else {
             let result = next.run(input).await;
@@ -133,7 +142,13 @@ impl JobRun {
                 self.durable.own_events.emit(ctx, || Unused { keys }).await;
             }
         }
-        let recorded = job.state.lock().end(&result, self.scope.asked());
+        let recorded = {
+            let mut state = job.state.lock();
+            // An error may be the echo of the abort by which its worker hands the job over.
+            let is_handed_over = state.is_handed_over && state.start.stops_with.is_none();
+            let is_echo = is_handed_over && ctx.is_aborted() && result.is_err();
+            if is_echo { Ok(()) } else { state.end(&result, self.scope.asked()) }
+        };
         let stored = match recorded {
             Ok(()) => self.release().await.map_err(Error::from),
             Err(error) => Err(error),

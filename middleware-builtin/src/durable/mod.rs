@@ -17,10 +17,14 @@ mod record;
 mod scope;
 mod state;
 mod step;
+mod submit;
+mod taken;
+mod worker;
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use emitree_emitter::{AnyEvent, Namespace};
 use emitree_runtime::{
@@ -34,9 +38,13 @@ use crate::shared::own_events::OwnEvents;
 use crate::store::{Lease, Store};
 
 pub use events::{Answered, Unused};
+pub use submit::Submitted;
+pub use taken::{Adopted, TakenEntry};
+pub use worker::{RunningWorker, Worker};
 
 use job::{Job, open};
 use job_layer::{JobLayer, JobRun};
+use record::Sent;
 use scope::StopLayer;
 use step::{Remade, Steps};
 
@@ -245,8 +253,13 @@ impl Durable {
     /// Creates the handle of a job. Clones are handles of the same job, also in other processes that use the store.
     #[must_use]
     pub fn new<S: Store + Clone>(store: &S, id: impl Into<Arc<str>>) -> Self {
+        Self::with(Arc::new(store.clone()), id.into(), Lease::new())
+    }
+
+    /// Creates the handle of a job in a store that is shared already.
+    fn with(store: Arc<dyn Store>, id: Arc<str>, lease: Lease) -> Self {
         let own_events = OwnEvents::new(Namespace::new("middleware.durable"));
-        Self { store: Arc::new(store.clone()), id: id.into(), lease: Lease::new(), own_events }
+        Self { store, id, lease, own_events }
     }
 
     /// Sets the lease, which by default is [`Lease::new`].
@@ -275,19 +288,78 @@ impl Durable {
         Ok(self.open().await?.state.lock().published.clone())
     }
 
-    /// Answers a question of the job, and stores the answer. Run the job again to continue.
+    /// Answers a question of the job, and stores the answer. Run the job again to continue; the workers of a job that was
+    /// [submitted](Self::submit) do.
     ///
     /// # Errors
     ///
-    /// Returns an error that lists the open questions if none has this id, [`AlreadyAnswered`] with the stored answer if
-    /// it has one, an error that quotes the answer if it is not one of the answers to `durable.began`,
-    /// [`StoreError::Held`](crate::store::StoreError::Held) if a process works on the job, and the error of the store.
+    /// Returns an error that lists the open questions if none has this id, [`AlreadyAnswered`] with the first answer if
+    /// it has one, an error that quotes the answer if it is not one of the answers to `durable.began` or `worker.stuck`, and
+    /// the error of the store.
     ///
     /// # Cancel safety
     ///
     /// If the future is dropped, the answer may be stored.
     pub async fn answer(&self, id: &str, answer: impl Into<Answer>) -> Result<()> {
-        self.open().await?.answer(id, &answer.into()).await
+        let mut answer = answer.into();
+        // The time tells this answer from an equal one of another caller.
+        answer.at.get_or_insert_with(SystemTime::now);
+        let mut is_current = false;
+        loop {
+            let job = self.open().await?;
+            if job.journal.holder().is_some() {
+                return job.post_answer(id, &answer).await;
+            }
+            let kept = job.state.lock().answer(id, &answer);
+            if let Err(error) = kept {
+                match error.find::<AlreadyAnswered>() {
+                    // It was stored, its reply was lost, and another process has changed the job since.
+                    Some(already) if already.first == answer => {}
+                    // The first answer may not be stored yet.
+                    Some(_) if !is_current => {}
+                    _ => return Err(error),
+                }
+            }
+            if job.is_stored().await? {
+                if job.state.lock().answers.get(id).as_ref() == Some(&answer) {
+                    return Ok(());
+                }
+                // The first answer is stored now, or another task has read the job again before this commit.
+                is_current = true;
+            }
+        }
+    }
+
+    /// Stops the job: aborts its run, in whichever process it is under way. It is paused then. A job that waits, for a worker
+    /// or for an answer, is paused at once. The workers of a job that was [submitted](Self::submit) leave it, and
+    /// [`ended`](Self::ended) returns the abort, with its reason. Returns `false` if the job has stopped already, or was
+    /// never started.
+    ///
+    /// The process that works on the job gets the abort at most a second later. Nothing waits for the end of its run.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of the store, and an error if the entry with this id is no job.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the job may be stopped.
+    pub async fn abort(&self, reason: impl Into<String>) -> Result<bool> {
+        let reason = reason.into();
+        let post = Sent::Abort { reason: reason.clone() }.to_post()?;
+        loop {
+            let job = self.open().await?;
+            if job.journal.holder().is_some() {
+                job.journal.post(&post).await?;
+                return Ok(true);
+            }
+            if !job.state.lock().stop(&reason)? {
+                return Ok(false);
+            }
+            if job.is_stored().await? {
+                return Ok(true);
+            }
+        }
     }
 
     async fn open(&self) -> Result<Arc<Job>> {

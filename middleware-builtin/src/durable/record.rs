@@ -8,6 +8,9 @@ use emitree_emitter::json::check_depth;
 use emitree_runtime::{Answer, Error, ErrorReport, Interrupt, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use uuid::Uuid;
+
+use crate::store::Post;
 
 /// The version of the records.
 pub(super) const FORMAT: u32 = 1;
@@ -16,6 +19,11 @@ pub(super) const FORMAT: u32 = 1;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum Record {
+    /// The job was submitted to a queue. `by` is random.
+    Submitted {
+        queue: String,
+        by: Uuid,
+    },
     /// The job has begun for the first time.
     Input {
         format: u32,
@@ -53,6 +61,8 @@ pub(super) enum Record {
     Deadlines(BTreeMap<String, Answer>),
     /// Values for readers, by their names.
     Published(BTreeMap<String, Value>),
+    /// A start of a submitted job has failed, or was aborted.
+    Stopped(Box<ErrorReport>),
     /// The job has ended.
     Output(Value),
 }
@@ -69,6 +79,44 @@ impl Record {
         Ok(json.to_string().into())
     }
 }
+
+/// An answer or an abort that another process sends to the one that works on the job.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub(super) enum Sent {
+    Answer { id: String, answer: Answer },
+    Abort { reason: String },
+}
+
+impl Sent {
+    pub(super) fn to_post(&self) -> Result<Post> {
+        let json = serde_json::to_value(self)?;
+        check_depth(&json)?;
+        Ok(Post::new(json.to_string()))
+    }
+}
+
+/// The answer to the question about a job whose processes are gone again and again.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum AfterStuck {
+    Again,
+    Fail,
+}
+
+impl AfterStuck {
+    /// Reads an answer: `"again"` or `"fail"`.
+    pub(super) fn read(answer: &Answer) -> Result<Self> {
+        let read = Self::deserialize(&answer.value);
+        read.map_err(|_| {
+            let value = &answer.value;
+            Error::new(format!(r#"`{value}` is no answer to `{STUCK}`: use `"again"` or `"fail"`"#))
+        })
+    }
+}
+
+/// The kind of the question about a job whose processes are gone again and again.
+pub(super) const STUCK: &str = "worker.stuck";
 
 /// The answer to the question about a step that had begun.
 #[derive(Debug, Deserialize)]

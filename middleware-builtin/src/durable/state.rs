@@ -2,17 +2,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
 use emitree_runtime::{AbortHandle, Answer, Answers, Error, ErrorReport, Interrupt, Result, RunKey};
 use serde_json::{Value, json};
+use uuid::Uuid;
 
 use super::AlreadyAnswered;
-use super::record::{AfterBegun, BEGAN, FORMAT, Record};
+use super::record::{AfterBegun, AfterStuck, BEGAN, FORMAT, Record, STUCK};
 use super::scope::is_of_store;
-use crate::store::{Entry, EntryStatus, OpenQuestion, StoreError, joined_parts};
+use crate::store::{Entry, EntryStatus, OpenQuestion, Rest, StoreError, joined_parts};
 
 pub(super) struct JobState {
     pub(super) input: Option<Value>,
@@ -25,6 +26,14 @@ pub(super) struct JobState {
     deadlines: BTreeMap<String, Answer>,
     pub(super) published: BTreeMap<String, Value>,
     pub(super) output: Option<Value>,
+    /// The queue that the job was submitted to, and the id of the submission.
+    pub(super) submission: Option<(String, Uuid)>,
+    /// How the last start of a submitted job has failed.
+    stopped: Option<Box<ErrorReport>>,
+    /// `true` if the worker goes away, so another one goes on.
+    pub(super) is_handed_over: bool,
+    /// `true` if the next append counts the attempts of workers from 0 again.
+    gets_on: bool,
     /// The status while no run works on the job.
     pub(super) status: EntryStatus,
     /// The status that was last given to the store.
@@ -49,6 +58,12 @@ pub(super) struct Start {
     answered: BTreeSet<String>,
     /// `true` once the steps that had begun before are asked about.
     has_asked_begun: bool,
+    /// `true` once the result of the start is recorded.
+    has_ended: bool,
+    /// `true` if workers go on with the job after some time, because it has failed.
+    comes_back: bool,
+    /// The reason with which somebody has stopped the job.
+    pub(super) stops_with: Option<String>,
 }
 
 struct Step {
@@ -104,6 +119,10 @@ impl JobState {
             deadlines: BTreeMap::new(),
             published: BTreeMap::new(),
             output: None,
+            submission: None,
+            stopped: None,
+            is_handed_over: false,
+            gets_on: false,
             status: EntryStatus::Running,
             listed: EntryStatus::Running,
             unstored: Vec::new(),
@@ -131,6 +150,8 @@ impl JobState {
 
     fn apply(&mut self, record: Record) -> Result<(), String> {
         match record {
+            Record::Submitted { queue, by } => self.submission = Some((queue, by)),
+            Record::Stopped(error) => self.stopped = Some(error),
             Record::Input { format: FORMAT, input } => self.input = Some(input),
             Record::Input { format, .. } => {
                 return Err(format!("the job has format {format}, and this version reads format {FORMAT}"));
@@ -164,6 +185,7 @@ impl JobState {
     /// Applies a record, and queues it for the store.
     pub(super) fn push(&mut self, record: Record) -> Result<()> {
         let json = record.to_json()?;
+        self.gets_on |= matches!(record, Record::Ended { .. } | Record::Answered(_) | Record::Output(_));
         self.apply(record).map_err(Error::new)?;
         self.unstored.push(json);
         Ok(())
@@ -194,6 +216,7 @@ impl JobState {
 
     /// Returns the job as few records.
     pub(super) fn whole(&self) -> Result<Vec<Bytes>> {
+        let submission = self.submission.clone().map(|(queue, by)| Record::Submitted { queue, by });
         let input = self.input.iter().map(|input| Record::Input { format: FORMAT, input: input.clone() });
         let steps = self.steps.iter().flat_map(|(key, step)| {
             let key = key.clone();
@@ -212,12 +235,16 @@ impl JobState {
         let deadlines = Record::Deadlines(self.deadlines.clone());
         let rest = [Record::Answered(answers), deadlines, Record::Questions(self.questions.clone())];
         let published = (!self.published.is_empty()).then(|| Record::Published(self.published.clone()));
+        let stopped = self.stopped.clone().map(Record::Stopped);
         let output = self.output.iter().map(|output| Record::Output(output.clone()));
-        input
+        submission
+            .into_iter()
+            .chain(input)
             .chain(steps)
             .chain(sleeps)
             .chain(rest)
             .chain(published)
+            .chain(stopped)
             .chain(output)
             .map(|record| record.to_json())
             .collect()
@@ -237,7 +264,7 @@ impl JobState {
     }
 
     pub(super) fn listed_questions(&self) -> Vec<OpenQuestion> {
-        self.questions.iter().map(|open| OpenQuestion { id: open.id.clone(), kind: open.kind.clone() }).collect()
+        self.questions.iter().map(OpenQuestion::from).collect()
     }
 
     /// Replaces the open questions.
@@ -262,6 +289,7 @@ impl JobState {
 
     /// Records the end of a start, with the questions that were asked.
     pub(super) fn end(&mut self, result: &Result<Value>, mut asked: Vec<Interrupt>) -> Result<()> {
+        self.start.has_ended = true;
         match result {
             Ok(output) => self.push(Record::Output(output.clone())),
             Err(error) => {
@@ -272,6 +300,7 @@ impl JobState {
                     None if error.is_control_flow() || is_of_store(error) => EntryStatus::Paused,
                     None => EntryStatus::Failed,
                 };
+                self.note_stop(error)?;
                 let last = error.interrupt().filter(|last| asked.iter().all(|question| question.id != last.id));
                 asked.extend(last.cloned());
                 self.ask(asked)
@@ -349,25 +378,153 @@ impl JobState {
         unused.cloned().collect()
     }
 
-    /// Keeps the answer to an open question.
-    pub(super) fn answer(&mut self, id: &str, answer: &Answer) -> Result<()> {
+    /// Checks the answer to an open question. Returns the key under which the question gets one answer: a question that is
+    /// asked again after an answer gets another one.
+    pub(super) fn check_answer(&self, id: &str, answer: &Answer) -> Result<String> {
+        let first = self.answers.get(id);
         let Some(question) = self.questions.iter().find(|question| question.id == id) else {
-            if let Some(first) = self.answers.get(id) {
+            if let Some(first) = first {
                 return Err(AlreadyAnswered { id: id.to_owned(), first }.into());
             }
             let open: Vec<_> = self.questions.iter().map(|question| format!("`{}`", question.id)).collect();
             let open = if open.is_empty() { "none".to_owned() } else { open.join(", ") };
             return Err(Error::new(format!("the job has no open question `{id}`; open questions: {open}")));
         };
-        if question.kind == BEGAN {
-            AfterBegun::read(answer)?;
+        match &*question.kind {
+            BEGAN => _ = AfterBegun::read(answer)?,
+            STUCK => _ = AfterStuck::read(answer)?,
+            _ => {}
         }
-        let mut answer = answer.clone();
-        answer.at.get_or_insert_with(SystemTime::now);
-        self.push(Record::Answered([(id.to_owned(), answer)].into()))?;
+        let asked_again = first.and_then(|first| first.at).map(DateTime::<Utc>::from);
+        Ok(asked_again.map_or_else(|| id.to_owned(), |at| format!("{id} after {at:?}")))
+    }
+
+    /// Keeps the answer to an open question.
+    pub(super) fn answer(&mut self, id: &str, answer: &Answer) -> Result<()> {
+        self.check_answer(id, answer)?;
+        let is_stuck = self.questions.iter().any(|question| question.id == id && question.kind == STUCK);
+        let after_stuck = is_stuck.then(|| AfterStuck::read(answer)).transpose()?;
+        self.push(Record::Answered([(id.to_owned(), answer.clone())].into()))?;
         if self.questions.is_empty() {
-            self.status = EntryStatus::Paused;
+            self.status = self.idle();
+            self.start.comes_back = false;
+        }
+        match after_stuck {
+            Some(AfterStuck::Again) => self.gets_on = true,
+            Some(AfterStuck::Fail) => {
+                let error = Error::new("a person has given it up, because its processes were gone again and again");
+                self.push(Record::Stopped(Box::new(error.report())))?;
+                self.status = EntryStatus::Failed;
+            }
+            None => {}
         }
         Ok(())
+    }
+
+    /// Keeps an answer that was sent to the process that works on the job. A start under way has closed the question, and
+    /// finds the answer when it asks again.
+    pub(super) fn take_answer(&mut self, id: &str, answer: Answer) {
+        let is_open = self.questions.iter().any(|question| question.id == id);
+        let kept = match is_open {
+            true => self.answer(id, &answer),
+            false if self.answers.get(id).is_none() => self.push(Record::Answered([(id.to_owned(), answer)].into())),
+            false => Err(Error::new("it has another answer, such as that of its deadline")),
+        };
+        if let Err(error) = kept {
+            tracing::warn!(question = id, %error, "an answer to a job is dropped");
+        }
+    }
+
+    /// Pauses the job, which does not run. Returns `false` if it has stopped already, or was never started.
+    pub(super) fn stop(&mut self, reason: &str) -> Result<bool> {
+        let has_stopped =
+            matches!(self.listed_status(), EntryStatus::Ended | EntryStatus::Failed | EntryStatus::Paused);
+        if has_stopped && !self.start.comes_back || self.input.is_none() {
+            return Ok(false);
+        }
+        self.status = EntryStatus::Paused;
+        self.note_stop(&Error::aborted(reason))?;
+        Ok(true)
+    }
+
+    /// Returns the status of a job that can go on: a worker does it, or somebody runs it again.
+    pub(super) fn idle(&self) -> EntryStatus {
+        if self.submission.is_some() { EntryStatus::Queued } else { EntryStatus::Paused }
+    }
+
+    /// Records how a start of a submitted job has failed. Workers come back to it if a retry may help.
+    fn note_stop(&mut self, error: &Error) -> Result<()> {
+        if self.submission.is_none() || self.status == EntryStatus::Waiting {
+            return Ok(());
+        }
+        self.start.comes_back = error.is_retryable() || is_of_store(error);
+        if self.start.comes_back {
+            self.status = EntryStatus::Queued;
+        }
+        self.push(Record::Stopped(Box::new(error.report())))
+    }
+
+    /// Records the end of a start whose run was stopped before it had a result.
+    pub(super) fn note_abort(&mut self) -> Result<()> {
+        let Some(run) = self.start.run.as_ref().filter(|_| !self.start.has_ended) else { return Ok(()) };
+        let reason = run.signal().reason().filter(|_| !self.is_handed_over).map(|reason| reason.to_string());
+        match self.start.stops_with.take().or(reason) {
+            Some(reason) => {
+                self.status = EntryStatus::Paused;
+                self.note_stop(&Error::aborted(reason))
+            }
+            None => {
+                self.status = self.idle();
+                Ok(())
+            }
+        }
+    }
+
+    /// Records that a worker cannot begin the job.
+    pub(super) fn note_failed_begin(&mut self, error: &Error) -> Result<()> {
+        self.status = self.idle();
+        self.note_stop(&error.clone().retryable(true))
+    }
+
+    /// Asks what becomes of a job whose processes are gone again and again.
+    pub(super) fn ask_stuck(&mut self, question: Interrupt) -> Result<()> {
+        self.status = EntryStatus::Waiting;
+        self.ask(vec![question])
+    }
+
+    /// Returns the error with which the last start has stopped.
+    pub(super) fn last_error(&self) -> Option<Error> {
+        self.stopped.clone().map(|error| (*error).into())
+    }
+
+    /// Returns when workers take the job if it is released now, and its attempts.
+    pub(super) fn rest(&self, attempts: u32) -> Rest {
+        let attempts = if self.is_handed_over { attempts.saturating_sub(1) } else { attempts };
+        let due = match self.listed_status() {
+            _ if self.submission.is_none() => None,
+            EntryStatus::Queued if self.start.comes_back => Some(Rest::backoff(attempts)),
+            // The job of a process that is gone is running until its next start.
+            EntryStatus::Queued | EntryStatus::Running => Some(Duration::ZERO),
+            EntryStatus::Waiting => {
+                let deadlines = self.questions.iter().filter_map(|question| question.deadline.as_ref()?.at);
+                deadlines.min().map(|at| at.duration_since(SystemTime::now()).unwrap_or_default())
+            }
+            _ => None,
+        };
+        Rest { due, attempts }
+    }
+
+    /// Returns `true` if the attempts are counted from 0 again.
+    pub(super) fn take_gets_on(&mut self) -> bool {
+        mem::take(&mut self.gets_on)
+    }
+
+    /// Returns the output of a job that does not go on, or the error with which it has stopped.
+    pub(super) fn outcome(self) -> Result<Value> {
+        match (self.output, self.stopped) {
+            (Some(output), _) => Ok(output),
+            (None, Some(error)) => Err((*error).into()),
+            (None, None) => Err(Error::new("the job has stopped, and its process has not stored why")),
+        }
     }
 }

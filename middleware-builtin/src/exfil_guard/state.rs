@@ -67,7 +67,7 @@ impl GuardState {
     }
 
     /// Checks an input or output.
-    fn check_value(&self, part: RunPart, value: &Value) -> Result<()> {
+    fn check_value(&self, part: RunPart, value: &Value, ctx: &RunContext) -> Result<()> {
         // The search recurses: a value that is nested too deeply is denied without a search.
         if check_depth(value).is_err() {
             return Err(self.block(part, "", What::TooDeep, Encoding::Plain));
@@ -83,7 +83,7 @@ impl GuardState {
                 denied = Err(self.block(part, &self.pointer(at), what, encoding));
             }
         };
-        strings_and_keys(value, &Path::Root, &mut look);
+        strings_and_keys(value, &Path::root_of(ctx.kind(), part == RunPart::Input), &mut look);
         denied
     }
 
@@ -166,7 +166,8 @@ pub(super) struct ValueGuard {
 
 impl Guard<JsonRun> for ValueGuard {
     async fn check_input(&self, input: &Value, ctx: &RunContext) -> Result<()> {
-        let checked = if self.state.options.inputs { self.state.check_value(RunPart::Input, input) } else { Ok(()) };
+        let state = &self.state;
+        let checked = if state.options.inputs { state.check_value(RunPart::Input, input, ctx) } else { Ok(()) };
         self.state.emit_blocked(ctx).await;
         checked
     }
@@ -175,7 +176,7 @@ impl Guard<JsonRun> for ValueGuard {
         // Work that ignores the failed emit of a refused event must not succeed.
         let checked = match self.held.iter().find_map(|stream| stream.refused()) {
             Some(refused) => Err(refused),
-            None if self.state.options.outputs => self.state.check_value(RunPart::Output, output),
+            None if self.state.options.outputs => self.state.check_value(RunPart::Output, output, ctx),
             None => Ok(()),
         };
         self.state.emit_blocked(ctx).await;

@@ -34,7 +34,7 @@ impl RedactLayer {
         let (names, is_outermost) = pseudonyms::of_run(ctx, options.pseudonyms.as_ref());
         // Only the outermost run restores its output: the runs below it must not see the secrets.
         let restores = options.restores && is_outermost;
-        let redactor = Arc::new(Redactor::of_run(options.clone(), names, is_outermost));
+        let redactor = Arc::new(Redactor::of_run(options.clone(), names, is_outermost, ctx.kind()));
         if options.covers(RunPart::Context) {
             redact_context(&redactor, ctx)?;
         }
@@ -67,7 +67,7 @@ impl RedactLayer {
 
     /// Returns the layers that a redaction adds to a run.
     pub(super) fn described(redact: &Redact) -> Vec<LayerInfo> {
-        let redactor = Arc::new(Redactor::of_run(redact.0.options.clone(), Pseudonyms::new(), true));
+        let redactor = Arc::new(Redactor::of_run(redact.0.options.clone(), Pseudonyms::new(), true, ""));
         Self::stack(&redactor, &redact.0.own_events).layers()
     }
 

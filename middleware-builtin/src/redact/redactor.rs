@@ -11,7 +11,7 @@ use super::events::{Redacted, Tally};
 use super::pseudonyms::Pseudonyms;
 use super::strategy::{HashKey, Strategy};
 use crate::shared::inspected::error_text::{change_denier, change_texts};
-use crate::shared::json::{Path, strings_mut};
+use crate::shared::json::{Path, strings, strings_mut};
 use crate::shared::run_part::RunPart;
 
 /// The options of a redaction.
@@ -93,6 +93,8 @@ impl fmt::Debug for RedactOptions {
 pub(super) struct Redactor {
     pub(super) options: RedactOptions,
     pub(super) pseudonyms: Pseudonyms,
+    /// The kind of the run.
+    kind: String,
     /// The handle for the output. It hides secrets that first occur in the output of the outermost run.
     of_output: Pseudonyms,
     tally: Mutex<Tally>,
@@ -100,15 +102,16 @@ pub(super) struct Redactor {
 
 impl Redactor {
     /// Creates the redactor of a run. `is_outermost` is `true` for the outermost run that uses these pseudonyms.
-    pub(super) fn of_run(options: RedactOptions, pseudonyms: Pseudonyms, is_outermost: bool) -> Self {
+    pub(super) fn of_run(options: RedactOptions, pseudonyms: Pseudonyms, is_outermost: bool, kind: &str) -> Self {
         let of_output = if is_outermost { pseudonyms.hidden() } else { pseudonyms.clone() };
-        Self { options, pseudonyms, of_output, tally: Mutex::default() }
+        Self { options, pseudonyms, kind: kind.to_owned(), of_output, tally: Mutex::default() }
     }
 
     /// Creates the redactor of a sink: its secrets are not restored.
     pub(super) fn of_sink(options: RedactOptions) -> Self {
         let pseudonyms = options.pseudonyms.clone().unwrap_or_default().hidden();
-        Self { options, of_output: pseudonyms.clone(), pseudonyms, tally: Mutex::default() }
+        let (kind, of_output) = (String::new(), pseudonyms.clone());
+        Self { options, of_output, pseudonyms, kind, tally: Mutex::default() }
     }
 
     /// Appends a clean piece unchanged, or the replacement of a secret.
@@ -139,10 +142,20 @@ impl Redactor {
         })
     }
 
-    /// Redacts a value; returns `true` if anything was replaced.
+    /// Returns the root of a value of the run.
+    fn root(&self, part: RunPart) -> Path<'static> {
+        Path::root_of(&self.kind, part == RunPart::Input)
+    }
+
+    /// Redacts a value of the run; returns `true` if anything was replaced.
     pub(super) fn value(&self, part: RunPart, value: &mut Value) -> bool {
+        self.value_at(part, &self.root(part), value)
+    }
+
+    /// Redacts a value below this root; returns `true` if anything was replaced.
+    pub(super) fn value_at(&self, part: RunPart, root: &Path<'_>, value: &mut Value) -> bool {
         let mut is_changed = false;
-        strings_mut(value, &Path::Root, &mut |at, text| is_changed |= self.text(part, at, text));
+        strings_mut(value, root, &mut |at, text| is_changed |= self.text(part, at, text));
         is_changed
     }
 
@@ -160,7 +173,7 @@ impl Redactor {
     /// Redacts the value of an event with this name; returns `true` if anything was replaced.
     pub(super) fn event(&self, name: &str, value: &mut Value) -> bool {
         let mut is_changed = false;
-        strings_mut(value, &Path::Root, &mut |_, text| {
+        strings_mut(value, &self.root(RunPart::Event), &mut |_, text| {
             is_changed |= self.options.text(text, &self.pseudonyms, |kind| self.note(RunPart::Event, name, kind));
         });
         is_changed
@@ -178,7 +191,7 @@ impl Redactor {
     pub(super) fn replaced(&self, part: RunPart, value: &Value) -> Option<Value> {
         let mut is_clean = true;
         let scanner = &self.options.scanner;
-        crate::shared::json::strings(value, &Path::Root, &mut |_, text| is_clean = is_clean && scanner.is_clean(text));
+        strings(value, &self.root(part), &mut |_, text| is_clean = is_clean && scanner.is_clean(text));
         if is_clean {
             return None;
         }

@@ -8,6 +8,7 @@ use serde_json::value::to_raw_value;
 
 use super::recorded_text::RecordedTexts;
 use super::redactor::{RedactOptions, Redactor};
+use crate::shared::json::Path;
 use crate::shared::run_part::RunPart;
 
 /// A sink that redacts records and passes them on. Returned by [`Redact::sink`](super::Redact::sink).
@@ -54,9 +55,10 @@ impl<S: Sink> RedactSink<S> {
         let mut context = serde_json::to_value(&event.context)?;
         let taken = self.texts.take(event, &mut payload, &self.redactor);
         let group_id = event.group_id.as_deref().and_then(|id| self.redactor.event_text(event.name(), id));
+        let kind = event.creator.as_ref().map_or("", |creator| &*creator.kind);
         let is_changed = [
-            self.redactor.value(RunPart::Event, &mut payload),
-            self.redactor.value(RunPart::Context, &mut context),
+            self.redactor.value_at(RunPart::Event, &Path::root_of(kind, false), &mut payload),
+            self.redactor.value_at(RunPart::Context, &Path::Root, &mut context),
             group_id.is_some(),
         ];
         // A sink reports no findings: drop them, so that they do not accumulate.

@@ -9,7 +9,7 @@ use emitree_emitter::BoxError;
 use thiserror::Error;
 
 use super::head::time_text;
-use super::{Holder, Revision};
+use super::{Holder, MAX_POSTS, Revision};
 
 /// The maximum number of characters of an id that an error quotes.
 const QUOTED: usize = 200;
@@ -46,6 +46,12 @@ pub enum StoreError {
         to: Option<Holder>,
         /// When this process noticed the loss.
         at: SystemTime,
+    },
+    /// As many posts wait in the entry as are allowed. Nothing was changed.
+    #[error("{MAX_POSTS} posts wait in the entry `{id}`, which is the limit: its process has to take them first")]
+    Full {
+        /// The id of the entry.
+        id: String,
     },
     /// The id, the head or a part breaks a limit. Nothing was changed.
     #[error("the entry {id:?} is not valid: {problem}")]
@@ -107,6 +113,7 @@ impl fmt::Display for Conflict<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { id, after, current } = self;
         match (*after, *current) {
+            (_, Revision::NONE) if *after == Revision::NONE => write!(f, "there is no entry `{id}`: store it first"),
             (Revision::NONE, _) => write!(f, "the entry `{id}` exists already, at revision {current}: load it first"),
             (_, Revision::NONE) => {
                 write!(f, "there is no entry `{id}`, and the change was made for its revision {after}: it was removed")

@@ -50,7 +50,7 @@ impl Filter {
     /// Selects the entries whose work has neither ended nor failed.
     #[must_use]
     pub fn unfinished() -> Self {
-        Self::of([EntryStatus::Running, EntryStatus::Waiting, EntryStatus::Paused])
+        Self::of([EntryStatus::Queued, EntryStatus::Running, EntryStatus::Waiting, EntryStatus::Paused])
     }
 
     /// Selects only entries whose id comes after an id, such as the last id of the page before.

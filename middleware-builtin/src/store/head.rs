@@ -5,6 +5,7 @@ use std::time::SystemTime;
 
 use chrono::SecondsFormat;
 use emitree_emitter::json::check_depth;
+use emitree_runtime::Interrupt;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -21,14 +22,13 @@ pub const MAX_ID_BYTES: usize = 1024;
 
 /// The head of an entry: what is listed without loading the parts.
 ///
-/// As JSON, without the revision, which a store keeps beside it, and without empty fields:
+/// As JSON, without the fields that a store keeps beside it, and without empty fields:
 ///
 /// ```json
 /// {
 ///     "id": "order-17",
 ///     "kind": "session",
 ///     "status": "waiting",
-///     "holder": {"by": "worker-3", "until": "2026-11-28T07:00:30Z"},
 ///     "questions": [{"id": "order-17/1/0/pay-3f", "kind": "approval"}],
 ///     "meta": {"user": "ada"}
 /// }
@@ -45,9 +45,20 @@ pub struct EntryHead {
     pub kind: String,
     /// The state of the entry's work.
     pub status: EntryStatus,
-    /// The process that works on the entry.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// The process that holds the entry, if its lease is not over by the clock of the store. A store sets it where a
+    /// head is read, and ignores it in an [`Append`](super::Append).
+    #[serde(skip)]
     pub holder: Option<Holder>,
+    /// The queue whose workers do the work, if there is one. An append without a queue leaves it.
+    #[serde(skip)]
+    pub queue: Option<String>,
+    /// How often workers have [taken](super::Store::take) the entry since its work last got on. An append sets it.
+    #[serde(skip)]
+    pub attempts: u32,
+    /// The number of [posts](super::Store::post) that wait. A store sets it where a head is read, and ignores it in an
+    /// [`Append`](super::Append).
+    #[serde(skip)]
+    pub posts: u32,
     /// The first questions that wait for answers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub questions: Vec<OpenQuestion>,
@@ -68,6 +79,8 @@ pub struct EntryHead {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum EntryStatus {
+    /// The work was submitted, and has not begun.
+    Queued,
     /// The work is under way, or its process was killed.
     Running,
     /// The work waits for the answers to questions.
@@ -81,12 +94,11 @@ pub enum EntryStatus {
 }
 
 /// The process that works on an entry, until a time: its lease.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// The name of the process.
+    /// The name of the process. No other process has it.
     pub by: String,
-    /// The end of the lease, by the wall clock.
-    #[serde(with = "rfc3339")]
+    /// The end of the lease, by the clock of the store.
     pub until: SystemTime,
 }
 
@@ -97,6 +109,16 @@ pub struct OpenQuestion {
     pub id: String,
     /// The kind of the question.
     pub kind: String,
+    /// The time at which the question gets the answer of its [deadline](Interrupt::with_deadline).
+    #[serde(default, with = "rfc3339::option", skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<SystemTime>,
+}
+
+impl From<&Interrupt> for OpenQuestion {
+    fn from(question: &Interrupt) -> Self {
+        let deadline = question.deadline.as_ref().and_then(|answer| answer.at);
+        Self { id: question.id.clone(), kind: question.kind.clone(), deadline }
+    }
 }
 
 /// The revision of an entry: a number that grows with each change. It can be compared with the revisions of the same id
@@ -132,6 +154,7 @@ impl EntryStatus {
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
+            Self::Queued => "queued",
             Self::Running => "running",
             Self::Waiting => "waiting",
             Self::Paused => "paused",
@@ -151,6 +174,9 @@ impl EntryHead {
             kind: kind.into(),
             status: EntryStatus::Running,
             holder: None,
+            queue: None,
+            attempts: 0,
+            posts: 0,
             questions: Vec::new(),
             more_questions: 0,
             meta: Map::new(),
@@ -249,7 +275,7 @@ mod rfc3339 {
         // The conversion of chrono would panic for a time that it cannot represent.
         let seconds = i64::try_from(since.as_secs()).map_err(|error| error.to_string())?;
         let at = DateTime::<Utc>::from_timestamp(seconds, since.subsec_nanos());
-        at.ok_or_else(|| "the time `until` is too far in the future".to_owned())
+        at.ok_or_else(|| "the time is too far in the future".to_owned())
     }
 
     pub(super) fn serialize<S: Serializer>(at: &SystemTime, serializer: S) -> Result<S::Ok, S::Error> {
@@ -258,5 +284,25 @@ mod rfc3339 {
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SystemTime, D::Error> {
         Ok(DateTime::<Utc>::deserialize(deserializer)?.into())
+    }
+
+    pub(super) mod option {
+        use super::{Deserializer, Serializer, SystemTime};
+
+        pub(in super::super) fn serialize<S: Serializer>(
+            at: &Option<SystemTime>,
+            serializer: S,
+        ) -> Result<S::Ok, S::Error> {
+            match at {
+                Some(at) => super::serialize(at, serializer),
+                None => serializer.serialize_none(),
+            }
+        }
+
+        pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(
+            deserializer: D,
+        ) -> Result<Option<SystemTime>, D::Error> {
+            super::deserialize(deserializer).map(Some)
+        }
     }
 }

@@ -9,6 +9,8 @@ mod filter;
 mod head;
 mod journal;
 mod memory;
+mod post;
+mod take;
 
 use std::fmt;
 use std::future::ready;
@@ -18,12 +20,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 use futures_core::future::BoxFuture;
 
-pub use append::{Append, MAX_PART_BYTES};
+pub use append::{Append, LONGEST, MAX_PART_BYTES};
 pub use error::StoreError;
 pub use filter::Filter;
 pub use head::{EntryHead, EntryStatus, Holder, MAX_HEAD_BYTES, MAX_ID_BYTES, OpenQuestion, Revision, check_id};
-pub use journal::{Change, Claim, Journal, Journaled, Lease, Older, OpenEntries, joined_parts};
+pub use journal::{Change, Claim, Journal, Journaled, Lease, Older, OpenEntries, Rest, joined_parts};
 pub use memory::MemoryStore;
+pub use post::{MAX_POSTS, Post, Posted};
+pub use take::{Take, WorkerHead};
 
 /// A store of entries, each of which has an id, a [head](EntryHead) and a list of parts. [`MemoryStore`] keeps them in
 /// memory.
@@ -32,7 +36,11 @@ pub use memory::MemoryStore;
 /// reads. Each change of an entry is an [`Append`] to the revision that its author has read. If another author was
 /// faster, the change is refused.
 ///
-/// A store in a database implements the five methods without a default, and `older_parts` if it keeps parts that an
+/// A process may hold an entry for a time: its lease. Then only it may change the entry, and others [post](Self::post) to
+/// it. The clock of the store says when a lease is over, so it does not matter what the clocks of the processes say.
+///
+/// A store in a database implements the seven methods without a default, [`take`](Self::take) and
+/// [`workers`](Self::workers) for workers, and `older_parts` if it keeps parts that an
 /// append [hides](Append::hides_older); `emitree_stores::conformance` tests it. An `Arc` of a store is a store.
 ///
 /// ```
@@ -85,16 +93,48 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// entry if the append is after [`Revision::NONE`].
     ///
     /// 1. An append that [`Append::check`] refuses is refused.
-    /// 2. If it has the id of the entry's last append, nothing changes, and the revision of that append is returned.
-    /// 3. If the revision of its head is not the entry's revision, it is refused with [`StoreError::Conflict`].
-    /// 4. It is stored. The new revision is greater than each revision that an entry with this id has had, also if the
-    ///    entry was removed.
+    /// 2. If it has the id of the entry's last append, nothing changes, and the entry's revision is returned, unless it has a
+    ///    lease, and another process has [taken](Self::take) the entry since.
+    /// 3. If another process than [`Append::by`] holds the entry, it is refused with [`StoreError::Held`].
+    /// 4. If the revision of its head is not the entry's revision, it is refused with [`StoreError::Conflict`].
+    /// 5. It is stored, and `by` holds the entry for [`Append::lease`], or nobody does. The new revision is greater than
+    ///    each revision that an entry with this id has had, also if the entry was removed. If the head names no queue, the
+    ///    entry keeps its own.
+    /// 6. The [posts](Self::post) that it [takes](Append::takes) no longer wait. If it releases the entry, and others wait,
+    ///    the entry has a newer revision than the one that is returned, so the next change is made by a process that
+    ///    knows of them; if the entry has a queue, it is due at once.
     ///
     /// # Errors
     ///
-    /// Return [`StoreError::Invalid`] or [`StoreError::Conflict`] as above; the entry stays as it was. Return
+    /// Return [`StoreError::Invalid`], [`StoreError::Held`] or [`StoreError::Conflict`] as above; the entry stays as it was. Return
     /// [`StoreError::Failed`] if the append could not be stored, or if it is unknown whether it was.
     fn append<'a>(&'a self, append: &'a Append) -> BoxFuture<'a, Result<Revision, StoreError>>;
+
+    /// Sends a post to an entry, also while another process holds it.
+    ///
+    /// 1. A post that [`Post::check`] refuses is refused.
+    /// 2. If the entry has had a post with this id, nothing changes, and it is [`Posted::Kept`].
+    /// 3. If the entry belongs to another queue than the post names, the post is refused with
+    ///    [`Post::other_queue`].
+    /// 4. If the entry has had another post with the same key, that one is returned.
+    /// 5. If [`MAX_POSTS`] posts wait, it is refused with [`StoreError::Full`].
+    /// 6. It waits, behind the others. An entry that nobody holds gets a new revision, and is due at once if it has a
+    ///    queue. If the post names the queue, and the entry had ended, had failed or was paused, it is
+    ///    [queued](EntryStatus::Queued).
+    ///
+    /// # Errors
+    ///
+    /// Return [`StoreError::Invalid`] and [`StoreError::Full`] as above, [`StoreError::Conflict`] if there is no entry, and
+    /// [`StoreError::Failed`] if it is unknown whether the post was stored: repeat it with its id.
+    fn post<'a>(&'a self, id: &'a str, post: &'a Post) -> BoxFuture<'a, Result<Posted, StoreError>>;
+
+    /// Returns the posts that wait in an entry, the first ones first; none if there is no entry. They name no queue,
+    /// because the entry has it.
+    ///
+    /// # Errors
+    ///
+    /// As for [`load`](Self::load).
+    fn posts<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<Vec<Post>, StoreError>>;
 
     /// Returns the parts that are hidden by the last append that [hides](Append::hides_older) or
     /// [replaces](Append::replaces) parts, in the order in which they were appended. `before` is the revision at which the
@@ -122,13 +162,44 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// cannot be listed.
     fn list<'a>(&'a self, filter: &'a Filter) -> BoxFuture<'a, Result<Vec<EntryHead>, StoreError>>;
 
-    /// Removes an entry with its parts, also those that are hidden. Does nothing if there is no entry with this id.
+    /// Lets a worker hold entries of its queues that are [due](Append::due), the first queue and the earliest ones first.
+    /// An entry that is held is due when the lease is over. The worker is listed by [`workers`](Self::workers) for the
+    /// lease; with a lease of zero, it is no longer listed.
+    ///
+    /// Each entry that is taken gets a new revision, and one more [attempt](EntryHead::attempts). The heads are returned
+    /// as they are then. If several workers call this at once, each entry is taken by one of them, and none waits for the
+    /// others.
+    ///
+    /// # Errors
+    ///
+    /// Return [`StoreError::Invalid`] for names that [`Take::check`] refuses, and [`StoreError::Failed`] if it is unknown
+    /// what was taken: it is due again when the lease is over. By default, returns an error: the store has no queues.
+    fn take<'a>(&'a self, take: &'a Take) -> BoxFuture<'a, Result<Vec<EntryHead>, StoreError>> {
+        _ = take;
+        Box::pin(ready(Err(no_queues())))
+    }
+
+    /// Returns the workers that have taken entries, or have tried to, for no longer than their leases ago, by their names.
+    ///
+    /// # Errors
+    ///
+    /// Return [`StoreError::Failed`] if they cannot be read. By default, returns an error: the store has no queues.
+    fn workers(&self) -> BoxFuture<'_, Result<Vec<WorkerHead>, StoreError>> {
+        Box::pin(ready(Err(no_queues())))
+    }
+
+    /// Removes an entry with its parts, also those that are hidden, and with its posts. Does nothing if there is no entry
+    /// with this id.
     ///
     /// # Errors
     ///
     /// Return [`StoreError::Conflict`] if `after` is not the entry's revision, [`StoreError::Invalid`] for an id that
     /// [`check_id`] refuses, and [`StoreError::Failed`] as [`append`](Self::append) does.
     fn remove<'a>(&'a self, id: &'a str, after: Revision) -> BoxFuture<'a, Result<(), StoreError>>;
+}
+
+fn no_queues() -> StoreError {
+    StoreError::failed("the store has no queues", "`Store::take` and `Store::workers` are not implemented for it")
 }
 
 /// An entry of a [`Store`].
@@ -193,12 +264,28 @@ impl<S: Store + ?Sized> Store for Arc<S> {
         (**self).append(append)
     }
 
+    fn post<'a>(&'a self, id: &'a str, post: &'a Post) -> BoxFuture<'a, Result<Posted, StoreError>> {
+        (**self).post(id, post)
+    }
+
+    fn posts<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<Vec<Post>, StoreError>> {
+        (**self).posts(id)
+    }
+
     fn older_parts<'a>(&'a self, id: &'a str, before: Revision) -> BoxFuture<'a, Result<Vec<Bytes>, StoreError>> {
         (**self).older_parts(id, before)
     }
 
     fn list<'a>(&'a self, filter: &'a Filter) -> BoxFuture<'a, Result<Vec<EntryHead>, StoreError>> {
         (**self).list(filter)
+    }
+
+    fn take<'a>(&'a self, take: &'a Take) -> BoxFuture<'a, Result<Vec<EntryHead>, StoreError>> {
+        (**self).take(take)
+    }
+
+    fn workers(&self) -> BoxFuture<'_, Result<Vec<WorkerHead>, StoreError>> {
+        (**self).workers()
     }
 
     fn remove<'a>(&'a self, id: &'a str, after: Revision) -> BoxFuture<'a, Result<(), StoreError>> {

@@ -3,6 +3,7 @@
 //! The table has names of kinds and of JSON fields, because the crates that define these kinds depend on this one. A
 //! kind that is not in the table shows its whole input and output.
 
+use emitree_emitter::media::label;
 use serde_json::Value;
 
 /// The fields that the lines of a kind show.
@@ -67,13 +68,14 @@ impl Field {
 
 /// Returns the content of a tool's output, or `None` for a value of another form.
 fn content(output: &Value) -> Option<String> {
-    const OTHERS: [&str; 4] = ["details", "is_error", "terminate", "is_answer"];
+    const OTHERS: [&str; 5] = ["details", "is_error", "parts", "terminate", "is_answer"];
     let members = output.as_object()?;
     let content = members.get("content")?;
     if members.keys().any(|key| key != "content" && !OTHERS.contains(&&**key)) {
         return None;
     }
-    Some(if output["is_error"] == true { format!("failed: {}", text(content)) } else { text(content) })
+    let failed = if output["is_error"] == true { "failed: " } else { "" };
+    Some(format!("{failed}{}{}", text(content), of_parts(&output["parts"])))
 }
 
 fn new_messages(messages: &[Value]) -> Option<String> {
@@ -98,10 +100,10 @@ fn message(message: &Value, calls: &[Value]) -> Option<String> {
                 let call = calls.iter().find(|call| call["id"] == part["id"] && call["name"].is_string());
                 let name = call.and_then(|call| call["name"].as_str()).unwrap_or("a tool");
                 let failed = if part["is_error"] == true { "failed: " } else { "" };
-                texts.push(format!("{name} → {failed}{}", text(&part["response"])));
+                texts.push(format!("{name} → {failed}{}{}", text(&part["response"]), of_parts(&part["parts"])));
             }
             "reasoning" => {}
-            _ => texts.push(format!("[{}]", part["modality"].as_str().unwrap_or("data"))),
+            _ => texts.push(content_label(part)),
         }
     }
     if texts.is_empty() && parts.iter().any(|part| part["type"] == "reasoning") {
@@ -114,6 +116,24 @@ fn message(message: &Value, calls: &[Value]) -> Option<String> {
     match message["role"].as_str()? {
         "user" | "assistant" | "tool" => Some(texts.join(" ")),
         role => Some(format!("{role}: {}", texts.join(" "))),
+    }
+}
+
+/// Returns the parts of a result as text, each behind a space.
+fn of_parts(parts: &Value) -> String {
+    let text = |part: &Value| match part["content"].as_str() {
+        Some(text) => format!(" {text}"),
+        None => format!(" {}", content_label(part)),
+    };
+    parts.as_array().into_iter().flatten().map(text).collect()
+}
+
+/// Returns the type and the size of an image, a sound or a file.
+fn content_label(part: &Value) -> String {
+    let modality = part["modality"].as_str().unwrap_or("data");
+    match part["uri"].as_str() {
+        Some(uri) => format!("[{}]", label(modality, part["mime_type"].as_str(), uri)),
+        None => format!("[{modality}]"),
     }
 }
 
@@ -198,7 +218,12 @@ mod tests {
         let cut =
             json!({"role": "assistant", "parts": [{"type": "text", "content": "Sev"}], "finish_reason": "length"});
         let thought = json!({"role": "assistant", "parts": [{"type": "reasoning", "content": "hm"}]});
-        let picture = json!({"role": "user", "parts": [{"type": "uri", "modality": "image", "uri": "data:"}]});
+        let picture = json!({"role": "user", "parts": [{"type": "uri", "modality": "image", "uri": "data:,a"}]});
+        let image = json!({"type": "uri", "modality": "image", "mime_type": "image/png", "uri": "https://host/a.png"});
+        let shown = json!([{"type": "text", "content": "Of May."}, image]);
+        let drawn = json!({"role": "tool", "parts": [
+            {"type": "tool_call_response", "id": "0", "response": "A chart.", "parts": shown},
+        ]});
         for (text, expected) in [
             (input("ChatModel", &json!({"system": "Count.", "messages": [user]})), "How many?"),
             (output("ChatModel", &json!({"message": reply})), "count(path: a.md)"),
@@ -208,7 +233,15 @@ mod tests {
             ),
             (output("ChatModel", &json!({"message": cut})), "Sev (finish reason: length)"),
             (output("ChatModel", &json!({"message": thought})), "(only reasoning)"),
-            (input("Agent", &json!({"messages": [picture, user]})), "[image]; How many?"),
+            (input("Agent", &json!({"messages": [picture, user]})), "[image, 1 B]; How many?"),
+            (
+                input("ChatModel", &json!({"messages": [reply, drawn]})),
+                "count → A chart. Of May. [image/png, https://host/a.png]",
+            ),
+            (
+                output("Tool", &json!({"content": "A chart.", "parts": shown})),
+                "A chart. Of May. [image/png, https://host/a.png]",
+            ),
             (
                 output("Agent", &json!({"answer": cut, "messages": [user, cut], "turns": 1})),
                 "Sev (finish reason: length)",

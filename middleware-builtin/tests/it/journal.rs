@@ -9,8 +9,8 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use emitree_middleware::store::{
-    Append, Change, Entry, EntryHead, EntryStatus, Filter, Holder, Journal, Journaled, Lease, MAX_PART_BYTES,
-    MemoryStore, Older, Revision, Store, StoreError, StoreId, joined_parts,
+    Append, Change, Entry, EntryHead, EntryStatus, Filter, Journal, Journaled, Lease, MAX_PART_BYTES, MemoryStore,
+    Older, Post, Posted, Revision, Store, StoreError, StoreId, joined_parts,
 };
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, join_all};
@@ -40,7 +40,7 @@ impl Notes {
         notes.reload(&entry).expect("lines");
         let (bytes, lease) = (entry.parts.iter().map(Bytes::len).sum(), Lease::new().by(by).time(LEASE));
         let owner: std::sync::Weak<dyn Journaled> = Arc::<Self>::downgrade(&notes);
-        _ = notes.journal.set(Journal::new(Arc::<Watched>::clone(store), entry.head, bytes, lease, owner));
+        _ = notes.journal.set(Journal::new(Arc::<Watched>::clone(store), entry.head, bytes, &lease, owner));
         notes
     }
 
@@ -88,7 +88,8 @@ impl Journaled for Notes {
         *stored = lines.len();
         let meta = self.meta.lock().expect("a lock").clone();
         let older = if whole { Older::Removed } else { Older::Stay };
-        Ok(changed.then_some(Change { status: EntryStatus::Running, questions: Vec::new(), meta, parts, older }))
+        let (status, questions) = (EntryStatus::Running, Vec::new());
+        Ok(changed.then_some(Change { status, questions, meta, parts, older, gets_on: false, queue: None }))
     }
 
     fn reload(&self, entry: &Entry) -> Result<(), StoreError> {
@@ -97,6 +98,11 @@ impl Journaled for Notes {
         let stored = lines.len();
         *self.lines.lock().expect("a lock") = (lines, stored);
         Ok(())
+    }
+
+    fn take(&self, posts: &[Post]) -> usize {
+        posts.iter().for_each(|post| self.add(String::from_utf8_lossy(&post.body)));
+        posts.len()
     }
 
     fn lost(&self, error: &StoreError) {
@@ -148,10 +154,13 @@ impl Watched {
         parts.iter().map(|part| String::from_utf8_lossy(part).into_owned()).collect()
     }
 
-    /// Changes the entry as another process does.
-    async fn change(&self, change: impl FnOnce(&mut EntryHead)) {
-        let mut append = Append::new(self.entry().await.head).part("of another process");
-        change(&mut append.head);
+    /// Changes the entry as another process does, once the lease of its holder is over.
+    async fn change(&self, change: impl FnOnce(Append) -> Append) {
+        let mut head = self.entry().await.head;
+        if let Some(holder) = head.holder.take() {
+            head.revision = self.store.append(&Append::new(head.clone()).by(holder.by)).await.expect("the holder");
+        }
+        let append = change(Append::new(head).part("of another process"));
         self.store.append(&append).await.expect("the current revision");
     }
 }
@@ -188,6 +197,14 @@ impl Store for Watched {
         })
     }
 
+    fn post<'a>(&'a self, id: &'a str, post: &'a Post) -> BoxFuture<'a, Result<Posted, StoreError>> {
+        self.store.post(id, post)
+    }
+
+    fn posts<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<Vec<Post>, StoreError>> {
+        self.store.posts(id)
+    }
+
     fn list<'a>(&'a self, filter: &'a Filter) -> BoxFuture<'a, Result<Vec<EntryHead>, StoreError>> {
         self.store.list(filter)
     }
@@ -197,12 +214,8 @@ impl Store for Watched {
     }
 }
 
-fn other(until: SystemTime) -> Option<Holder> {
-    Some(Holder { by: "other".to_owned(), until })
-}
-
-fn later() -> SystemTime {
-    SystemTime::now() + LEASE
+fn held_by_another(append: Append) -> Append {
+    append.by("other").holding(LEASE)
 }
 
 /// Lets the other tasks run until they wait.
@@ -219,9 +232,9 @@ async fn one_journal_holds_an_entry_and_another_gets_the_holder_and_the_time() {
     let (a, b) = (Notes::open(&store, "a").await, Notes::open(&store, "b").await);
     a.add("1");
     let claim = a.journal().claim().await.expect("a free entry");
-    let holder = a.journal().holder().expect("the claim's holder");
-    assert!(holder.by.starts_with("a ") && holder.until > SystemTime::now(), "{holder:?}");
-    assert_eq!(store.entry().await.head.holder.as_ref(), Some(&holder));
+    let by = a.journal().holder().expect("the claim's holder").by;
+    let holder = store.entry().await.head.holder.expect("a holder");
+    assert!(holder.by.starts_with("a ") && holder.by == by && holder.until > SystemTime::now(), "{holder:?}");
 
     for error in [b.journal().claim().await.err(), b.add_and_commit("b").await.err()] {
         let error = error.expect("a has it");
@@ -274,7 +287,7 @@ async fn a_lease_that_has_run_out_is_taken_over_and_the_entry_is_read_again() {
     let store = Watched::new();
     let a = Notes::open(&store, "a").await;
     a.add_and_commit("1").await.expect("a free entry");
-    store.change(|head| head.holder = other(SystemTime::now() - Duration::from_millis(1))).await;
+    store.change(|append| append.by("other").holding(Duration::ZERO)).await;
     let claim = a.journal().claim().await.expect("a lease that has run out");
     assert_eq!(a.lines(), ["1", "of another process"]);
     claim.release().await.expect("the claim");
@@ -286,7 +299,7 @@ async fn a_lost_claim_is_noticed_at_the_next_commit_and_nothing_more_is_stored()
     let store = Watched::new();
     let a = Notes::open(&store, "a").await;
     let claims = [a.journal().claim().await.expect("free"), a.journal().claim().await.expect("shared")];
-    store.change(|head| head.holder = other(later())).await;
+    store.change(held_by_another).await;
     let commits = join_all(["2", "3"].map(|line| a.add_and_commit(line))).await;
     for lost in commits.into_iter().chain([a.add_and_commit("4").await]) {
         let error = lost.expect_err("lost");
@@ -301,10 +314,10 @@ async fn a_lost_claim_is_noticed_at_the_next_commit_and_nothing_more_is_stored()
     assert!(matches!(a.journal().claim().await, Err(StoreError::Lost { .. })));
     drop(second);
     assert!(matches!(a.journal().claim().await, Err(StoreError::Held { .. })));
-    store.change(|head| head.holder = None).await;
+    store.change(|append| append).await;
     let claim = a.journal().claim().await.expect("a free entry");
     assert_eq!((a.lines().len(), a.losses()), (2, 1));
-    store.change(|head| head.holder = other(later())).await;
+    store.change(held_by_another).await;
     assert!(matches!(claim.release().await, Err(StoreError::Lost { .. })));
     assert_eq!(a.losses(), 1, "no run is left to abort");
 }
@@ -401,7 +414,7 @@ async fn an_append_whose_reply_was_lost_and_that_others_have_followed_is_a_confl
     a.add_and_commit("1").await.expect("a free entry");
     store.fails([Fault::LosesReply; 2]);
     a.add_and_commit("2").await.expect_err("the disk is away");
-    store.change(|_| ()).await;
+    store.change(|append| append).await;
     let conflict = a.add_and_commit("3").await.expect_err("moved");
     let current = store.entry().await.head.revision;
     assert!(matches!(conflict, StoreError::Conflict { current: of, .. } if of == current), "{conflict:?}");
@@ -669,4 +682,96 @@ async fn a_claim_that_waits_gets_the_entry_when_it_is_free_and_the_holder_after_
     let (waits, released) = tokio::join!(second.journal().claim_when_free(), claim.release());
     released.expect("released");
     drop(waits.expect("free"));
+}
+
+/// F4
+#[tokio::test(start_paused = true)]
+async fn a_holder_takes_what_others_post_within_a_second_and_once() {
+    let store = Watched::new();
+    let (a, b) = (Notes::open(&store, "a").await, Notes::open(&store, "b").await);
+    let claim = a.journal().claim().await.expect("a free entry");
+    let post = Post::new("from b");
+    assert_eq!(b.journal().post(&post).await.expect("a post"), Posted::Kept);
+    assert_eq!(b.journal().post(&post).await.expect("repeated"), Posted::Kept);
+    assert_eq!(store.entry().await.head.posts, 1);
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    assert_eq!((store.entry().await.head.posts, store.lines().await), (0, vec!["from b".to_owned()]));
+
+    let revision = a.journal().revision();
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(a.journal().revision(), revision, "to look for posts changes nothing");
+    claim.release().await.expect("the claim");
+    assert_eq!(store.lines().await, ["from b"]);
+}
+
+/// F4
+#[tokio::test]
+async fn the_holder_has_taken_its_own_post_when_it_returns() {
+    let store = Watched::new();
+    let a = Notes::open(&store, "a").await;
+    let claim = a.journal().claim().await.expect("a free entry");
+    assert_eq!(a.journal().post(&Post::new("own").key("one")).await.expect("a post"), Posted::Kept);
+    assert_eq!((a.lines(), store.lines().await), (vec!["own".to_owned()], vec!["own".to_owned()]));
+    let second = a.journal().post(&Post::new("late").key("one")).await.expect("a post");
+    assert!(matches!(second, Posted::Refused(first) if first.body.is_empty()), "it was taken");
+    claim.release().await.expect("the claim");
+}
+
+/// F4
+#[tokio::test]
+async fn a_claim_and_a_commit_take_what_was_posted_before_them() {
+    let store = Watched::new();
+    let (a, b) = (Notes::open(&store, "a").await, Notes::open(&store, "b").await);
+    a.add_and_commit("1").await.expect("a free entry");
+    b.journal().post(&Post::new("2")).await.expect("a post");
+    let claim = a.journal().claim().await.expect("a free entry");
+    assert_eq!((a.lines(), store.lines().await), (a.lines(), vec!["1".to_owned(), "2".to_owned()]));
+    claim.release().await.expect("the claim");
+
+    b.journal().post(&Post::new("3")).await.expect("a post");
+    a.add("lost");
+    let conflict = a.journal().commit().await;
+    assert!(matches!(conflict, Err(StoreError::Conflict { .. })), "{conflict:?}");
+    a.add_and_commit("4").await.expect("a free entry");
+    assert_eq!(store.lines().await, ["1", "2", "3", "4"]);
+}
+
+/// F4
+#[tokio::test]
+async fn what_is_posted_while_a_release_has_an_unknown_outcome_is_not_passed_over() {
+    let store = Watched::new();
+    let a = Notes::open(&store, "a").await;
+    let claim = a.journal().claim().await.expect("a free entry");
+    store.fails([Fault::LosesReply, Fault::Fails]);
+    a.add("1");
+    assert!(matches!(claim.release().await, Err(StoreError::Failed { .. })));
+    store.post(ID, &Post::new("2")).await.expect("a post");
+    // The repeated release returns the revision that the post has made.
+    let conflict = a.add_and_commit("lost").await;
+    assert!(matches!(conflict, Err(StoreError::Conflict { .. })), "{conflict:?}");
+    a.add_and_commit("3").await.expect("a free entry");
+    assert_eq!(store.lines().await, ["1", "2", "3"]);
+}
+
+/// F4
+#[tokio::test]
+async fn of_1_000_posts_against_claims_and_releases_each_is_taken_once_and_in_order() {
+    let store = Watched::new();
+    let (a, b) = (Notes::open(&store, "a").await, Notes::open(&store, "b").await);
+    a.add_and_commit("begin").await.expect("a free entry");
+    let posts = tokio::spawn(async move {
+        for n in 0..1_000 {
+            b.journal().post(&Post::new(n.to_string())).await.expect("a post");
+            tokio::task::yield_now().await;
+        }
+    });
+    while !posts.is_finished() {
+        let claim = a.journal().claim().await.expect("a free entry");
+        tokio::task::yield_now().await;
+        claim.release().await.expect("the claim");
+    }
+    posts.await.expect("no panic");
+    a.journal().claim().await.expect("a free entry").release().await.expect("the claim");
+    let expected: Vec<_> = ["begin".to_owned()].into_iter().chain((0..1_000).map(|n| n.to_string())).collect();
+    assert_eq!(store.lines().await, expected);
 }

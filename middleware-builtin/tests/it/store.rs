@@ -3,33 +3,36 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use emitree_middleware::store::{
-    Append, Entry, EntryHead, EntryStatus, Filter, Holder, MemoryStore, OpenQuestion, Revision, Store, StoreError,
+    Append, Entry, EntryHead, EntryStatus, Filter, MemoryStore, OpenQuestion, Revision, Store, StoreError,
 };
 use futures_util::FutureExt;
 use serde_json::{Value, json};
 
-fn waiting(until: SystemTime) -> EntryHead {
+fn waiting(deadline: SystemTime) -> EntryHead {
     let mut head = EntryHead::new("order-17", "session");
     head.status = EntryStatus::Waiting;
-    head.holder = Some(Holder { by: "worker-3".to_owned(), until });
-    head.questions = vec![OpenQuestion { id: "order-17/1/0/pay-3f".to_owned(), kind: "approval".to_owned() }];
+    head.queue = Some("orders".to_owned());
+    let deadline = Some(deadline);
+    head.questions = vec![OpenQuestion { id: "order-17/1/0/pay-3f".to_owned(), kind: "approval".to_owned(), deadline }];
     head.meta.insert("user".to_owned(), json!("ada"));
     head.revision = Revision::new(4);
     head
 }
 
 #[test]
-fn a_head_is_json_without_its_revision_and_without_empty_fields() {
+fn a_head_is_json_without_what_a_store_keeps_beside_it_and_without_empty_fields() {
     let head = waiting(UNIX_EPOCH + Duration::new(1_795_849_230, 5_000_000));
     let json = Append::new(head.clone()).check().expect("a valid head");
     let expected = json!({
         "id": "order-17", "kind": "session", "status": "waiting",
-        "holder": {"by": "worker-3", "until": "2026-11-28T07:00:30.005Z"},
-        "questions": [{"id": "order-17/1/0/pay-3f", "kind": "approval"}],
+        "questions": [{"id": "order-17/1/0/pay-3f", "kind": "approval", "deadline": "2026-11-28T07:00:30.005Z"}],
         "meta": {"user": "ada"},
     });
     assert_eq!(serde_json::from_str::<Value>(&json).expect("JSON"), expected);
-    assert_eq!(EntryHead::from_json("order-17", Revision::new(4), &json).expect("the head"), head);
+    let mut read = EntryHead::from_json("order-17", Revision::new(4), &json).expect("the head");
+    assert_eq!(read.queue.take(), None, "a store keeps it beside");
+    read.queue = head.queue.clone();
+    assert_eq!(read, head);
 
     let bare = Append::new(EntryHead::new("a", "job")).check().expect("a valid head");
     assert_eq!(bare, r#"{"id":"a","kind":"job","status":"running"}"#);
@@ -49,7 +52,7 @@ fn a_head_that_is_not_as_it_was_stored_is_an_error_that_names_the_entry() {
         (r#"{"id":"a","kind":"job","status":"run"#, "the stored entry `a` is damaged: its head cannot be read: EOF"),
         (
             r#"{"id":"a","kind":"job","status":"gone"}"#,
-            "the stored entry `a` is damaged: its head cannot be read: unknown variant `gone`, expected one of `running`",
+            "the stored entry `a` is damaged: its head cannot be read: unknown variant `gone`, expected one of `queued`",
         ),
         (
             r#"{"id":"b","kind":"job","status":"ended"}"#,
@@ -86,7 +89,7 @@ fn what_breaks_a_limit_is_an_error_that_quotes_it_and_names_the_limit() {
             r#"the entry "a\nb" is not valid: its id has the control character '\n'"#,
         ),
         (Append::new(too_early), r#"the entry "order-17" is not valid: its head: second time provided was later"#),
-        (Append::new(too_late), r#"the entry "order-17" is not valid: its head: the time `until` is too far in the"#),
+        (Append::new(too_late), r#"the entry "order-17" is not valid: its head: the time is too far in the"#),
         (Append::new(deep), r#"the entry "a" is not valid: its head: recursion limit exceeded"#),
         (Append::new(large), r#"the entry "a" is not valid: its head has 70061 bytes as JSON, and at most 65536 are"#),
         (part, r#"the entry "a" is not valid: part 1 has 524289 bytes, and at most 524288 are allowed: cut it over"#),

@@ -59,6 +59,10 @@ fn flat_message(message: &Value) -> Vec<(String, String)> {
             Some("tool_call_response") => {
                 flat.push(("message.tool_call_id".to_owned(), text(&part["id"])));
                 content.push_str(&text(&part["response"]));
+                for part in list(&part["parts"]) {
+                    let text = part["content"].as_str().or_else(|| part["uri"].as_str()).unwrap_or_default();
+                    content.push_str(&format!("\n\n{text}"));
+                }
             }
             _ => {}
         }

@@ -208,11 +208,11 @@ pub(super) fn read(facts: &mut Facts, event: &EventRecord, head: &Head, run_kind
 
 /// Returns the value of a fact: lists as such, and messages with the fields of the conventions.
 fn shaped(fact: Fact, value: &Value) -> Value {
-    match fact {
+    messages::without_bytes(match fact {
         Fact::InputMessages | Fact::OutputMessages => messages::list(value),
         Fact::FinishReasons => json!([value]),
         _ => value.clone(),
-    }
+    })
 }
 
 /// Adds the facts that the fold of the records knows, with the tokens of the run, and the facts that are derived from

@@ -213,6 +213,42 @@ async fn gen_ai_content_is_json_with_the_fields_of_the_conventions() {
     check(Dialect::GenAi, true, agent(), expected).await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn results_have_their_parts_and_no_span_has_the_bytes_of_data() {
+    let image =
+        json!({"type": "uri", "modality": "image", "mime_type": "image/png", "uri": "data:image/png;base64,QUJD"});
+    let text = json!({"type": "text", "content": "Of May."});
+    let parts = json!([text, image]);
+    let messages = json!([
+        {"role": "user", "parts": [image]},
+        {"role": "tool", "parts": [{"type": "tool_call_response", "id": "c1", "response": "drawn", "parts": parts}]},
+    ]);
+    let records = |kind: &str, input: &Value, output: &Value| {
+        let run = |second, name: &str, payload| record(second, kind, CHILD, name, &payload);
+        vec![
+            run(1, "run.start", json!({"input": input, "output": null})),
+            run(6, "run.success", json!({"input": input, "output": output})),
+            finish(7, kind, CHILD, 6),
+        ]
+    };
+    let chat = || records("ChatModel", &json!({"messages": messages}), &json!({"message": messages[0]}));
+    let of_chat = facts(chat(), |otlp| otlp.content(true)).await;
+    let read: Value = serde_json::from_str(of_chat["gen_ai.input.messages"].as_str().expect("a string")).expect("JSON");
+    let cut = json!({"type": "uri", "modality": "image", "mime_type": "image/png", "uri": "data:image/png;base64,…"});
+    let result = json!({"type": "tool_call_response", "id": "c1", "response": "drawn", "parts": [text, cut]});
+    assert_eq!(read[0]["parts"], json!([cut]));
+    assert_eq!(read[1]["parts"], json!([result]));
+    let output = json!({"content": "drawn", "parts": parts});
+    for kind in ["ChatModel", "Agent", "Tool", "Other"] {
+        for dialect in [Dialect::GenAi, Dialect::OpenInference] {
+            let records = records(kind, &json!({"messages": messages}), &output);
+            let facts = facts(records, |otlp| otlp.content(true).dialect(dialect)).await;
+            let bytes = facts.values().any(|value| value.to_string().contains("QUJD"));
+            assert!(!bytes, "{kind} {facts:#?}");
+        }
+    }
+}
+
 /// The attributes of a model call in `OpenInference` without content.
 fn llm() -> Value {
     json!({

@@ -82,6 +82,12 @@ impl Answers {
     /// answer stays.
     #[must_use]
     pub fn interrupt(&self, question: Interrupt, run: &RunContext, refused: Option<(&Answer, &str)>) -> Error {
+        if question.kept.is_some() && !self.keeps_values {
+            return Error::new(format!(
+                "the question `{}` cannot keep a value: only the run of an agent's tool keeps one",
+                question.kind
+            ));
+        }
         if let Err(error) = check_restart(run, &question) {
             return error;
         }
@@ -114,7 +120,9 @@ impl Answers {
 
 /// Returns an error if a run that waits for an answer could not be made again without effects.
 fn check_restart(run: &RunContext, question: &Interrupt) -> Result<()> {
-    let begun = successors(Some(run), |run| run.parent()).find(|run| run.has_begun() && !run.is_idempotent());
+    // A call that keeps a value goes on where it was.
+    let first = if question.kept.is_some() { run.parent() } else { Some(run) };
+    let begun = successors(first, |run| run.parent()).find(|run| run.has_begun() && !run.is_idempotent());
     let Some(begun) = begun else { return Ok(()) };
     let (title, Interrupt { id, kind, .. }) = (Title { kind: begun.kind(), name: begun.name() }, question);
     Err(Error::new(format!(

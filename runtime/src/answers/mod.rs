@@ -5,6 +5,7 @@
 
 mod answer;
 mod ask;
+mod keep;
 mod pending;
 mod question;
 mod unmatched;
@@ -19,6 +20,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tokio::sync::OnceCell;
 
 pub use answer::Answer;
+pub use keep::KeptValue;
 pub use unmatched::UnmatchedAnswers;
 
 use crate::{Interrupt, Result, RunContext};
@@ -50,6 +52,7 @@ pub struct Answers {
     /// Where answers are looked up that this value does not have.
     others: Option<Arc<Self>>,
     settles_edits: bool,
+    keeps_values: bool,
     /// Called for each question that interrupts a run which asks through this value.
     on_open: Option<fn(&Interrupt, &RunContext)>,
     on_deadline: Option<Arc<OnDeadline>>,

@@ -6,7 +6,7 @@ use emitree_emitter::new_id;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{Answer, Error};
+use crate::{Answer, Error, KeptValue};
 
 /// A question that ends a run, as data: you can store the question and ask it elsewhere.
 ///
@@ -39,13 +39,16 @@ pub struct Interrupt {
     /// [`with_deadline`](Self::with_deadline).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline: Option<Answer>,
+    /// See [`RunContext::ask_keeping`](crate::RunContext::ask_keeping).
+    #[serde(skip)]
+    pub(crate) kept: Option<KeptValue>,
 }
 
 impl Interrupt {
     /// Creates an interrupt with a new id, a version 7 UUID.
     #[must_use]
     pub fn new(kind: impl Into<String>, data: impl Into<Value>) -> Self {
-        Self { id: new_id().to_string(), kind: kind.into(), data: data.into(), deadline: None }
+        Self { id: new_id().to_string(), kind: kind.into(), data: data.into(), deadline: None, kept: None }
     }
 
     /// Sets the id. Give the same question the same id each time, so that its answer is found when the run starts again.
@@ -55,12 +58,12 @@ impl Interrupt {
         self
     }
 
-    /// Sets a deadline, and the answer that counts then. A job keeps it, such as a run with `Durable`, from the first time
-    /// that the job asks the question: later starts do not move it. The question interrupts the run nevertheless, and its
-    /// lists show the [`deadline`](Self::deadline). If it has no answer when it is asked after this time, the job stores
-    /// this one. An earlier answer wins, and a later one is an error.
+    /// Sets a deadline, and the answer that counts then. A job, such as a run with `Durable`, and the session of an agent
+    /// keep it from the first time that they ask the question: later starts do not move it. The question interrupts the
+    /// run nevertheless, and its lists show the [`deadline`](Self::deadline). If it has no answer when it is asked after
+    /// this time, they store this one. An earlier answer wins, and a later one is an error.
     ///
-    /// A run that is no job, and the session of an agent, only show the deadline.
+    /// Other runs only show the deadline.
     ///
     /// ```
     /// use std::time::Duration;
@@ -80,7 +83,7 @@ impl Interrupt {
 
     /// Returns the question without its data.
     pub(crate) fn head(&self) -> Self {
-        Self { id: self.id.clone(), kind: self.kind.clone(), data: Value::Null, deadline: None }
+        Self { id: self.id.clone(), kind: self.kind.clone(), data: Value::Null, deadline: None, kept: None }
     }
 
     /// Returns the question of an error, or a question of the kind `unknown` with the error's message.

@@ -110,7 +110,9 @@ pub async fn shutdown(deadline: Duration) -> Shutdown {
     let half = deadline / 2;
     if tokio::time::timeout(half, waited.until_over()).await.is_err() {
         waited.unended().for_each(take_over);
-        tokio::time::timeout(deadline - half, waited.until_over()).await.ok();
+        if tokio::time::timeout(deadline - half, waited.until_over()).await.is_err() {
+            waited.look();
+        }
     }
     waited.report()
 }
@@ -154,9 +156,30 @@ impl Waited {
         }
     }
 
-    fn report(mut self) -> Shutdown {
-        let ended = self.runs.len() - self.unended().count();
-        self.look();
-        Shutdown { ended, undelivered: self.unended().map(give_up_on).collect() }
+    fn report(self) -> Shutdown {
+        let undelivered: Vec<_> = self.unended().map(give_up_on).collect();
+        Shutdown { ended: self.runs.len() - undelivered.len(), undelivered }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+    use std::pin::pin;
+    use std::sync::Arc;
+    use std::task::{Context, Waker};
+
+    use super::*;
+    use crate::{Result, Runnable, runnable_fn};
+
+    // R8: a run in its first poll on another thread may begin to wait after the shutdown has found nothing to wait for.
+    #[test]
+    fn a_run_that_first_waits_when_the_wait_is_over_is_not_reported_as_late() {
+        let mut waited = Waited::default();
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(pin!(waited.until_over()).poll(&mut context).is_ready(), "no run is alive");
+        let run = pin!(Arc::new(runnable_fn("late", |(): (), _| pending::<Result<()>>())).run_shared(()).into_future());
+        assert!(run.poll(&mut context).is_pending());
+        assert!(waited.report().is_complete());
     }
 }

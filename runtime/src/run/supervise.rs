@@ -125,9 +125,11 @@ impl Wake for Again {
 /// Panics in a tokio runtime without a clock, and outside a runtime, as [`tokio::time::timeout`] does.
 pub async fn wait_for_ends(deadline: Duration) -> Shutdown {
     let waiting = to_come();
-    tokio::time::timeout(deadline, until_over()).await.ok();
+    let in_time = tokio::time::timeout(deadline, until_over()).await.is_ok();
     let ended = waiting.iter().filter(|run| run.has_ended()).count();
-    Shutdown { ended, undelivered: to_come().iter().map(give_up_on).collect() }
+    // A run whose future was dropped after the wait is not late.
+    let late = if in_time { Vec::new() } else { to_come() };
+    Shutdown { ended, undelivered: late.iter().map(give_up_on).collect() }
 }
 
 /// Returns the pending runs, except runs that have ended but whose tasks are still to be polled.

@@ -1,17 +1,18 @@
-//! Tests of the contract of stores (S1 to S5).
+//! Tests of the contract of stores (S1 to S5, F1 to F5).
 
 mod changes;
 mod lists;
+mod post_races;
+mod posts;
 mod races;
+mod work;
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use bytes::Bytes;
-use emitree_middleware::store::{
-    Append, Entry, EntryHead, EntryStatus, Holder, OpenQuestion, Revision, Store, StoreError,
-};
+use emitree_middleware::store::{Append, Entry, EntryHead, EntryStatus, OpenQuestion, Revision, Store, StoreError};
 use futures_util::future::BoxFuture;
 use serde_json::json;
 
@@ -38,13 +39,30 @@ const CASES: &[(&str, Case)] = cases![
     races::of_50_appends_for_one_revision_one_wins,
     races::an_append_whose_future_was_dropped_is_whole_or_absent,
     races::readers_receive_whole_appends,
+    work::while_an_entry_is_held_only_its_holder_changes_it,
+    work::an_entry_whose_lease_is_over_is_held_by_nobody,
+    work::workers_take_what_is_due_in_the_order_of_their_queues,
+    work::attempts_are_counted_until_an_append_sets_them,
+    work::each_of_100_entries_is_taken_by_one_of_8_workers,
+    work::workers_are_listed_for_their_leases,
+    posts::posts_wait_in_their_order_and_each_of_them_once,
+    posts::of_posts_with_one_key_the_first_one_is_kept,
+    posts::a_post_to_a_held_entry_waits_for_its_holder,
+    posts::a_post_to_a_free_entry_changes_it_and_makes_it_due,
+    posts::a_post_that_breaks_a_limit_is_refused,
+    posts::a_release_that_leaves_posts_is_not_the_last_change,
+    posts::a_removed_entry_forgets_its_posts,
+    posts::an_entry_whose_lease_is_over_is_due_for_its_posts,
+    post_races::no_release_misses_a_post,
+    post_races::posts_of_8_senders_are_taken_once_by_3_workers,
 ];
 
 /// Tests that a store keeps the contract of [`Store`]: conflicts, repeated and dropped appends, limits, pages of 3,000
-/// entries, and 50 tasks that change one entry.
+/// entries, 50 tasks that change one entry, leases, 8 workers that take entries, posts, and 300 releases that race
+/// against posts.
 ///
-/// `make` returns an empty store, and is called once for each case. Call the function in a tokio runtime with several
-/// threads, so that the tasks race.
+/// `make` returns an empty store, and is called once for each case. Call the function in a tokio runtime with a clock
+/// and several threads, so that the tasks race.
 ///
 /// ```
 /// use emitree_middleware::store::MemoryStore;
@@ -73,8 +91,12 @@ pub async fn conformance<S: Store>(make: impl AsyncFn() -> S) {
 fn full_head(id: &str) -> EntryHead {
     let mut head = EntryHead::new(id, "session");
     head.status = EntryStatus::Waiting;
-    head.holder = Some(Holder { by: "worker \"3\"".to_owned(), until: UNIX_EPOCH + Duration::new(1_795_000_000, 1) });
-    head.questions = vec![OpenQuestion { id: format!("{id}/1/0/pay"), kind: "approval".to_owned() }];
+    (head.queue, head.attempts) = (Some("orders \"3\"".to_owned()), 7);
+    head.questions = vec![OpenQuestion {
+        id: format!("{id}/1/0/pay"),
+        kind: "approval".to_owned(),
+        deadline: Some(UNIX_EPOCH + Duration::from_secs(9)),
+    }];
     head.whole_bytes = 1 << 40;
     head.meta.insert("größe".to_owned(), json!({"list": [1, null, 0.1, "\0"], "large": u64::MAX}));
     head

@@ -1,21 +1,37 @@
 //! Entries as rows.
 
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
 use bytes::Bytes;
-use emitree_middleware::store::{Append, Entry, EntryHead, Filter, Revision, StoreError};
+use emitree_middleware::store::{Append, Entry, EntryHead, Filter, Holder, LONGEST, Revision, StoreError};
 use rusqlite::{OptionalExtension, Row, Transaction, params};
 
+use super::posts;
 use super::worker::DbResult;
+use crate::shared::{Text, crc, fault, head_of, status_of};
 
-/// Selects the heads with a status, by the index `entry_by_status`.
-pub(super) const LIST: &str =
-    "SELECT id, revision, head, crc FROM entry WHERE status = ?1 AND id > ?2 ORDER BY id LIMIT ?3";
+/// The columns of a head.
+pub(super) const HEAD: &str = "id, revision, head, crc, holder, until, attempts, status, queue, posts";
 
 /// The row of an entry, without its head.
-struct Stored {
-    number: i64,
+pub(super) struct Stored {
+    pub(super) number: i64,
     revision: Revision,
     last_append: [u8; 16],
     parts: Parts,
+    /// The process that holds the entry, and the last one that has held it.
+    pub(super) holder: Option<Holder>,
+    last_holder: Option<String>,
+    pub(super) queue: Option<String>,
+    /// The number of posts that wait.
+    pub(super) posts: i64,
+}
+
+impl Stored {
+    /// Returns `true` if another process holds the entry, or has held it, since the append has let its author hold it.
+    fn is_taken_from(&self, append: &Append) -> bool {
+        append.lease.is_some() && self.last_holder.as_ref().is_some_and(|by| *by != append.by)
+    }
 }
 
 /// The parts of an entry: those from the first number on are returned by `load`, and those before are hidden.
@@ -28,26 +44,37 @@ struct Parts {
     whole: i64,
 }
 
-fn find(db: &Transaction<'_>, id: &str) -> rusqlite::Result<Option<Stored>> {
-    let find = "SELECT number, revision, last_append, parts, first, older, whole FROM entry WHERE id = ?1";
+pub(super) fn find(db: &Transaction<'_>, id: &str) -> rusqlite::Result<Option<Stored>> {
+    let find = "SELECT number, revision, last_append, parts, first, older, whole, holder, until, queue, posts
+        FROM entry WHERE id = ?1";
     let stored = |row: &Row<'_>| {
         let number = row.get("number")?;
         let revision = revision(row)?;
         let (first, count) = (row.get("first")?, row.get("parts")?);
         let parts = Parts { first, count, older: row.get("older")?, whole: row.get("whole")? };
-        Ok(Stored { number, revision, last_append: row.get("last_append")?, parts })
+        Ok(Stored {
+            number,
+            revision,
+            last_append: row.get("last_append")?,
+            parts,
+            holder: holder(row)?,
+            last_holder: row.get("holder")?,
+            queue: row.get("queue")?,
+            posts: row.get("posts")?,
+        })
     };
     db.prepare_cached(find)?.query_row([id], stored).optional()
 }
 
 /// Reads an entry.
 pub(super) fn load(db: &Transaction<'_>, id: &str) -> DbResult<Option<Entry>> {
-    let Some(Stored { number, revision, parts, .. }) = find(db, id)? else { return Ok(Ok(None)) };
-    let head = db.prepare_cached("SELECT head, crc FROM entry WHERE number = ?1")?.query_row([number], text)?;
+    let Some(Stored { number, parts, .. }) = find(db, id)? else { return Ok(Ok(None)) };
+    let select = format!("SELECT {HEAD} FROM entry WHERE number = ?1");
+    let head = db.prepare_cached(&select)?.query_row([number], head)?;
     let select = "SELECT bytes, crc FROM part WHERE entry = ?1 AND number >= ?2 ORDER BY number";
     let parts = read_parts(db, select, [number, parts.first], parts.count)?;
     let parts = parts.map_err(|problem| StoreError::damaged(id, format!("it{problem}")));
-    Ok(parts.and_then(|parts| Ok(Some(Entry::new(head_of(id, revision, &head)?, parts)))))
+    Ok(parts.and_then(|parts| Ok(Some(Entry::new(head?, parts)))))
 }
 
 /// Reads the hidden parts of an entry.
@@ -86,30 +113,9 @@ fn read_parts(
     })
 }
 
-/// A text, and its checksum.
-pub(super) type Text = (String, i64);
-
 /// Reads the columns `head` or `json`, and `crc`.
 pub(super) fn text(row: &Row<'_>) -> rusqlite::Result<Text> {
     Ok((row.get(0)?, row.get(1)?))
-}
-
-/// Returns the checksum of bytes.
-pub(super) fn crc(bytes: &[u8]) -> i64 {
-    crc32fast::hash(bytes).into()
-}
-
-/// Returns the fault of bytes that were stored with another checksum.
-pub(super) fn fault(bytes: &[u8], stored: i64) -> Option<String> {
-    let found = crc(bytes);
-    (found != stored).then(|| format!("has the checksum {found:08x}, and was stored with {stored:08x}"))
-}
-
-fn head_of(id: &str, revision: Revision, (json, crc): &Text) -> Result<EntryHead, StoreError> {
-    match fault(json.as_bytes(), *crc) {
-        Some(fault) => Err(StoreError::damaged(id, format!("its head {fault}"))),
-        None => EntryHead::from_json(id, revision, json),
-    }
 }
 
 /// Applies an append whose head is given as JSON, too.
@@ -118,7 +124,12 @@ pub(super) fn append(db: &Transaction<'_>, append: &Append, head: &str) -> DbRes
     let after = append.head.revision;
     let stored = find(db, id)?;
     match &stored {
-        Some(stored) if stored.last_append == *append.id.as_bytes() => return Ok(Ok(stored.revision)),
+        Some(stored) if stored.last_append == *append.id.as_bytes() && !stored.is_taken_from(append) => {
+            return Ok(Ok(stored.revision));
+        }
+        Some(Stored { holder: Some(holder), .. }) if holder.by != append.by => {
+            return Ok(Err(StoreError::Held { id: id.to_owned(), holder: holder.clone() }));
+        }
         _ => {
             let current = stored.as_ref().map_or(Revision::NONE, |stored| stored.revision);
             if current != after {
@@ -126,17 +137,52 @@ pub(super) fn append(db: &Transaction<'_>, append: &Append, head: &str) -> DbRes
             }
         }
     }
-    let next = "UPDATE last_revision SET revision = revision + 1 RETURNING revision";
-    let revision = db.prepare_cached(next)?.query_row([], revision)?;
-    let (at, status) = (revision.get() as i64, append.head.status.as_str());
-    let Parts { first, count, older, whole } = make_room(db, stored.as_ref(), append, at)?;
+    let revision = next_revision(db)?;
+    let status = append.head.status.as_str();
+    let Parts { first, count, older, whole } = make_room(db, stored.as_ref(), append, revision.get() as i64)?;
     let count = count + append.parts.len() as i64;
-    let write = "INSERT INTO entry (id, revision, last_append, status, head, crc, parts, first, older, whole)
-        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
-        ON CONFLICT (id) DO UPDATE SET (revision, last_append, status, head, crc, parts, first, older, whole)
-        = (?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10) RETURNING number";
+    let now = SystemTime::now();
+    let until = append.lease.map(|lease| micros(now + lease.min(LONGEST)));
+    let mut due = until.or_else(|| Some(micros(now + append.due?.min(LONGEST))));
+    let waiting = match &stored {
+        Some(stored) => stored.posts - posts::take(db, stored.number, &append.takes)?,
+        None => 0,
+    };
+    let queue = append.head.queue.as_ref().or(stored.as_ref().and_then(|stored| stored.queue.as_ref()));
+    let mut at = revision;
+    // A release that leaves posts: its author does not learn the newer revision, and a worker goes on.
+    if until.is_none() && waiting > 0 {
+        at = next_revision(db)?;
+        due = if queue.is_some() { Some(micros(now)) } else { due };
+    }
+    let at = at.get() as i64;
+    let holder = until.map(|_| &append.by);
+    let write = "INSERT INTO entry (id, revision, last_append, status, head, crc, parts, first, older, whole,
+            holder, until, queue, due, attempts, posts)
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)
+        ON CONFLICT (id) DO UPDATE SET (revision, last_append, status, head, crc, parts, first, older, whole,
+            holder, until, queue, due, attempts, posts)
+        = (?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16) RETURNING number";
     let (id_of_append, crc_of_head) = (append.id.as_bytes(), crc(head.as_bytes()));
-    let row = params![id, at, id_of_append, status, head, crc_of_head, count, first, older, whole];
+    let attempts = append.head.attempts;
+    let row = params![
+        id,
+        at,
+        id_of_append,
+        status,
+        head,
+        crc_of_head,
+        count,
+        first,
+        older,
+        whole,
+        holder,
+        until,
+        queue,
+        due,
+        attempts,
+        waiting
+    ];
     let number: i64 = db.prepare_cached(write)?.query_row(row, |row| row.get(0))?;
     let mut add = db.prepare_cached("INSERT INTO part (entry, bytes, crc) VALUES (?1, ?2, ?3)")?;
     append.parts.iter().try_for_each(|part| add.execute(params![number, &**part, crc(part)]).map(drop))?;
@@ -161,24 +207,28 @@ fn make_room(db: &Transaction<'_>, stored: Option<&Stored>, append: &Append, at:
     Ok(Parts { first, count: 0, older, whole: at })
 }
 
+/// Returns the SQL that selects the heads with a status, by the index `entry_by_status`.
+pub(super) fn list_sql() -> String {
+    format!("SELECT {HEAD} FROM entry WHERE status = ?1 AND id > ?2 ORDER BY id LIMIT ?3")
+}
+
 /// Reads the heads that a filter selects: for each status at most `limit`, by its index, of which the first are kept.
 pub(super) fn list(db: &Transaction<'_>, filter: &Filter) -> DbResult<Vec<EntryHead>> {
     // A negative limit is none.
     let limit = filter.limit.map_or(-1, |limit| i64::try_from(limit).unwrap_or(-1));
     let after = filter.after.as_deref().unwrap_or("");
-    let mut select = db.prepare_cached(LIST)?;
+    let mut select = db.prepare_cached(&list_sql())?;
     let mut rows = Vec::new();
     for status in &filter.statuses {
-        let found = select.query_map(params![status.as_str(), after, limit], |row| {
-            Ok((row.get::<_, String>("id")?, revision(row)?, (row.get::<_, String>("head")?, row.get("crc")?)))
-        })?;
+        let found = select
+            .query_map(params![status.as_str(), after, limit], |row| Ok((row.get::<_, String>("id")?, head(row)?)))?;
         for row in found {
             rows.push(row?);
         }
     }
     rows.sort_unstable_by(|(one, ..), (other, ..)| one.cmp(other));
     rows.truncate(filter.limit.unwrap_or(usize::MAX));
-    Ok(rows.iter().map(|(id, revision, head)| head_of(id, *revision, head)).collect())
+    Ok(rows.into_iter().map(|(_, head)| head).collect())
 }
 
 pub(super) fn remove(db: &Transaction<'_>, id: &str, after: Revision) -> DbResult<()> {
@@ -187,6 +237,7 @@ pub(super) fn remove(db: &Transaction<'_>, id: &str, after: Revision) -> DbResul
         return Ok(Err(StoreError::Conflict { id: id.to_owned(), after, current }));
     }
     remove_parts(db, number, i64::MAX)?;
+    posts::remove(db, number)?;
     db.prepare_cached("DELETE FROM entry WHERE number = ?1")?.execute([number])?;
     Ok(Ok(()))
 }
@@ -194,6 +245,45 @@ pub(super) fn remove(db: &Transaction<'_>, id: &str, after: Revision) -> DbResul
 /// Removes the parts of an entry before a number.
 fn remove_parts(db: &Transaction<'_>, entry: i64, before: i64) -> rusqlite::Result<()> {
     db.prepare_cached("DELETE FROM part WHERE entry = ?1 AND number < ?2")?.execute([entry, before]).map(drop)
+}
+
+pub(super) fn next_revision(db: &Transaction<'_>) -> rusqlite::Result<Revision> {
+    let next = "UPDATE last_revision SET revision = revision + 1 RETURNING revision";
+    db.prepare_cached(next)?.query_row([], revision)
+}
+
+/// Reads the head of a row, and what is stored beside it.
+pub(super) fn head(row: &Row<'_>) -> DbResult<EntryHead> {
+    let id: String = row.get("id")?;
+    let stored = (row.get("head")?, row.get("crc")?);
+    let revision = revision(row)?;
+    let holder = holder(row)?;
+    let attempts = row.get("attempts")?;
+    let status = row.get("status")?;
+    let queue = row.get("queue")?;
+    let posts = row.get("posts")?;
+    Ok(head_of(&id, revision, &stored).and_then(|mut head| {
+        (head.holder, head.attempts, head.queue, head.posts) = (holder, attempts, queue, posts);
+        head.status = status_of(&id, status)?;
+        Ok(head)
+    }))
+}
+
+/// Reads the process that holds an entry now.
+fn holder(row: &Row<'_>) -> rusqlite::Result<Option<Holder>> {
+    let (by, until): (Option<String>, Option<i64>) = (row.get("holder")?, row.get("until")?);
+    let holder = by.zip(until).map(|(by, until)| Holder { by, until: time(until) });
+    Ok(holder.filter(|holder| holder.until > SystemTime::now()))
+}
+
+/// Returns a time as it is stored.
+pub(super) fn micros(time: SystemTime) -> i64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
+}
+
+pub(super) fn time(micros: i64) -> SystemTime {
+    UNIX_EPOCH + Duration::from_micros(u64::try_from(micros).unwrap_or_default())
 }
 
 fn revision(row: &Row<'_>) -> rusqlite::Result<Revision> {

@@ -14,13 +14,16 @@ use super::failure::{Doing, failed, is_locked};
 /// Marks the files of this crate: `emtr` in ASCII.
 const APPLICATION: i64 = 0x656d_7472;
 /// The version of the tables.
-const FORMAT: i64 = 3;
+const FORMAT: i64 = 5;
 /// How long a change waits for the lock of another process.
 const LOCKED: Duration = Duration::from_secs(5);
 
 /// `entry.crc`, `part.crc` and `value.crc` are the checksums of the text or the bytes beside them. `part.number` grows, so
 /// it orders the parts of an entry. Those before `entry.first` are hidden, by the append of the revision `entry.whole`.
-/// `entry.parts` counts the others and `entry.older` the hidden ones, so a part that is missing is noticed. `last_revision` is greater than each revision of an entry that was removed.
+/// `entry.parts` counts the others and `entry.older` the hidden ones, so a part that is missing is noticed. `last_revision`
+/// is greater than each revision of an entry that was removed. Times are microseconds since 1970. A post may set
+/// `entry.status` and `entry.queue`, so the columns count, and not the head. `post.number` orders the posts of an entry,
+/// and `entry.posts` counts those that wait. A post that was taken has no body; it is known when it is repeated.
 const TABLES: &str = "
     CREATE TABLE IF NOT EXISTS entry (
         number INTEGER PRIMARY KEY,
@@ -33,9 +36,21 @@ const TABLES: &str = "
         parts INTEGER NOT NULL,
         first INTEGER NOT NULL,
         older INTEGER NOT NULL,
-        whole INTEGER NOT NULL
+        whole INTEGER NOT NULL,
+        holder TEXT,
+        until INTEGER,
+        queue TEXT,
+        due INTEGER,
+        attempts INTEGER NOT NULL,
+        posts INTEGER NOT NULL
     ) STRICT;
     CREATE INDEX IF NOT EXISTS entry_by_status ON entry (status, id);
+    CREATE INDEX IF NOT EXISTS entry_by_due ON entry (queue, due) WHERE queue IS NOT NULL AND due IS NOT NULL;
+    CREATE TABLE IF NOT EXISTS worker (
+        name TEXT PRIMARY KEY,
+        queues TEXT NOT NULL,
+        until INTEGER NOT NULL
+    ) STRICT;
     CREATE TABLE IF NOT EXISTS part (
         number INTEGER PRIMARY KEY,
         entry INTEGER NOT NULL,
@@ -43,6 +58,17 @@ const TABLES: &str = "
         crc INTEGER NOT NULL
     ) STRICT;
     CREATE INDEX IF NOT EXISTS part_by_entry ON part (entry);
+    CREATE TABLE IF NOT EXISTS post (
+        number INTEGER PRIMARY KEY,
+        entry INTEGER NOT NULL,
+        id BLOB NOT NULL,
+        key TEXT,
+        body BLOB,
+        crc INTEGER NOT NULL,
+        UNIQUE (entry, id),
+        UNIQUE (entry, key)
+    ) STRICT;
+    CREATE INDEX IF NOT EXISTS post_waiting ON post (entry) WHERE body IS NOT NULL;
     CREATE TABLE IF NOT EXISTS last_revision (
         only INTEGER PRIMARY KEY CHECK (only = 1),
         revision INTEGER NOT NULL
@@ -153,11 +179,17 @@ mod tests {
     }
 
     #[test]
-    fn the_first_page_of_a_list_is_read_by_its_index() {
+    fn the_first_page_of_a_list_what_is_due_and_posts_that_wait_are_read_by_their_indexes() {
         let folder = tempfile::tempdir().expect("a folder");
         let connection = open(&folder.path().join("agents.db"), "").expect("a file");
-        let plan = format!("EXPLAIN QUERY PLAN {}", super::super::entries::LIST);
+        let plan = format!("EXPLAIN QUERY PLAN {}", super::super::entries::list_sql());
         let plan = connection.query_row(&plan, ("waiting", "", 50), |row| row.get::<_, String>("detail"));
         assert_eq!(plan, Ok("SEARCH entry USING INDEX entry_by_status (status=? AND id>?)".to_owned()));
+        let plan = format!("EXPLAIN QUERY PLAN {}", super::super::work::DUE);
+        let plan = connection.query_row(&plan, ("import", 0, 16), |row| row.get::<_, String>("detail"));
+        assert_eq!(plan, Ok("SEARCH entry USING COVERING INDEX entry_by_due (queue=? AND due<?)".to_owned()));
+        let plan = format!("EXPLAIN QUERY PLAN {}", super::super::posts::WAITING);
+        let plan = connection.query_row(&plan, [1], |row| row.get::<_, String>("detail"));
+        assert_eq!(plan, Ok("SEARCH post USING INDEX post_waiting (entry=?)".to_owned()));
     }
 }

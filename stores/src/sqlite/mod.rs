@@ -3,7 +3,9 @@
 mod entries;
 mod failure;
 mod file;
+mod posts;
 mod values;
+mod work;
 mod worker;
 
 use std::fmt;
@@ -11,13 +13,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use emitree_middleware::store::{Append, Entry, EntryHead, Filter, Revision, Store, StoreError, StoreId, check_id};
+use emitree_middleware::store::{
+    Append, Entry, EntryHead, Filter, Post, Posted, Revision, Store, StoreError, StoreId, Take, WorkerHead, check_id,
+};
 use emitree_middleware::values::{KeyValues, ValueKey};
 use emitree_runtime::Result as RunResult;
 use futures_util::future::BoxFuture;
 use serde_json::Value;
 
 use self::worker::Worker;
+use crate::shared::{encode, from_json, to_json};
 
 /// A [`Store`] in a SQLite file, which is also a [`KeyValues`]. Clones share the connection.
 ///
@@ -33,7 +38,7 @@ use self::worker::Worker;
 /// # The file
 ///
 /// SQLite keeps two more files beside it, `-wal` and `-shm`, in which recent changes are: copy a file only while no
-/// process has it open. The write-ahead log needs a local disk. The tables are `entry`, `part` and `value`; heads and
+/// process has it open. The write-ahead log needs a local disk. The tables are `entry`, `part`, `post` and `value`; heads and
 /// values are JSON text. Each part, head and value has a checksum: if it was changed, reading it is an error. Stored
 /// sessions contain secrets, so limit read access to the file.
 ///
@@ -98,6 +103,22 @@ impl Store for SqliteStore {
         })
     }
 
+    fn post<'a>(&'a self, id: &'a str, post: &'a Post) -> BoxFuture<'a, Result<Posted, StoreError>> {
+        Box::pin(async move {
+            post.check(id)?;
+            let (id, post) = (id.to_owned(), post.clone());
+            self.0.worker.change(move |connection| posts::post(connection, &id, &post)).await
+        })
+    }
+
+    fn posts<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<Vec<Post>, StoreError>> {
+        Box::pin(async move {
+            check_id(id)?;
+            let id = id.to_owned();
+            self.0.worker.read(move |connection| posts::posts(connection, &id)).await
+        })
+    }
+
     fn older_parts<'a>(&'a self, id: &'a str, before: Revision) -> BoxFuture<'a, Result<Vec<Bytes>, StoreError>> {
         Box::pin(async move {
             check_id(id)?;
@@ -109,6 +130,18 @@ impl Store for SqliteStore {
     fn list<'a>(&'a self, filter: &'a Filter) -> BoxFuture<'a, Result<Vec<EntryHead>, StoreError>> {
         let filter = filter.clone();
         Box::pin(self.0.worker.read(move |connection| entries::list(connection, &filter)))
+    }
+
+    fn take<'a>(&'a self, take: &'a Take) -> BoxFuture<'a, Result<Vec<EntryHead>, StoreError>> {
+        Box::pin(async move {
+            take.check()?;
+            let take = take.clone();
+            self.0.worker.change(move |connection| work::take(connection, &take)).await
+        })
+    }
+
+    fn workers(&self) -> BoxFuture<'_, Result<Vec<WorkerHead>, StoreError>> {
+        Box::pin(self.0.worker.read(work::workers))
     }
 
     fn remove<'a>(&'a self, id: &'a str, after: Revision) -> BoxFuture<'a, Result<(), StoreError>> {
@@ -123,30 +156,30 @@ impl Store for SqliteStore {
 impl KeyValues for SqliteStore {
     fn read<'a>(&'a self, key: &'a ValueKey) -> BoxFuture<'a, RunResult<Option<Value>>> {
         Box::pin(async move {
-            let bytes = values::encode(key);
+            let bytes = encode(key);
             let json = self.0.worker.read(move |connection| values::read(connection, &bytes)).await?;
-            json.map(|json| values::from_json(key, &json)).transpose()
+            json.map(|json| from_json(key, &json)).transpose()
         })
     }
 
     fn write<'a>(&'a self, key: &'a ValueKey, value: &'a Value) -> BoxFuture<'a, RunResult<()>> {
         Box::pin(async move {
-            let bytes = values::encode(key);
-            let json = values::to_json(key, value)?;
+            let bytes = encode(key);
+            let json = to_json(key, value)?;
             Ok(self.0.worker.change(move |connection| values::write(connection, &bytes, &json)).await?)
         })
     }
 
     fn remove<'a>(&'a self, key: &'a ValueKey) -> BoxFuture<'a, RunResult<()>> {
         Box::pin(async move {
-            let bytes = values::encode(key);
+            let bytes = encode(key);
             Ok(self.0.worker.change(move |connection| values::remove(connection, &bytes)).await?)
         })
     }
 
     fn keys<'a>(&'a self, prefix: Option<&'a ValueKey>) -> BoxFuture<'a, RunResult<Vec<ValueKey>>> {
         Box::pin(async move {
-            let prefix = prefix.map(values::encode).unwrap_or_default();
+            let prefix = prefix.map(encode).unwrap_or_default();
             Ok(self.0.worker.read(move |connection| values::keys(connection, &prefix)).await?)
         })
     }

@@ -10,13 +10,15 @@ use std::time::{Duration, SystemTime};
 use emitree::agent::{Agent, AgentRun, ChatModel, ChatRequest, Reply, ScriptedModel, Session, tool_fn};
 use emitree::middleware::store::{EntryStatus, Lease, Store, StoreError};
 use emitree::{Result, RunContext};
-use emitree_stores::SqliteStore;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
 
+use super::place::Place;
+
 const ID: &str = "order-17";
 const FOLDER: &str = "EMITREE_TEST_FROZEN_FOLDER";
+const PLACE: &str = "EMITREE_TEST_FROZEN_STORE";
 
 #[derive(Deserialize, JsonSchema)]
 struct Text {
@@ -45,8 +47,8 @@ fn worker(folder: &Path, process: &'static str, wait: impl Fn() + Send + Sync + 
     Agent::builder("worker", ChatModel::new(model)?).tool(work.idempotent()).build()
 }
 
-async fn open(folder: &Path) -> Result<(SqliteStore, Session)> {
-    let store = SqliteStore::open(folder.join("agents.db")).await?;
+async fn open(place: &Place) -> Result<(Arc<dyn Store>, Session)> {
+    let store = place.open().await;
     let session = Session::open(&store, ID).lease(Lease::new().time(Duration::from_millis(200))).await?;
     Ok((store, session))
 }
@@ -54,9 +56,9 @@ async fn open(folder: &Path) -> Result<(SqliteStore, Session)> {
 #[tokio::test]
 #[ignore = "the process that the test starts"]
 async fn run_an_agent_that_waits_in_its_first_call() {
-    let Ok(folder) = std::env::var(FOLDER) else { return };
+    let (Ok(folder), Some(place)) = (std::env::var(FOLDER), Place::of_process(PLACE)) else { return };
     let folder = Path::new(&folder);
-    let (_store, session) = open(folder).await.expect("a session");
+    let (_store, session) = open(&place).await.expect("a session");
     let waits = || {
         println!("waits");
         _ = std::io::stdin().lines().next();
@@ -70,11 +72,12 @@ async fn run_an_agent_that_waits_in_its_first_call() {
 struct Other(Child);
 
 impl Other {
-    fn start(folder: &Path) -> Self {
+    fn start(folder: &Path, place: &Place) -> Self {
         let mut command = Command::new(std::env::current_exe().expect("this binary"));
         command
             .args(["--exact", "--nocapture", "--ignored", "frozen::run_an_agent_that_waits_in_its_first_call"])
             .env(FOLDER, folder)
+            .env(PLACE, place.as_str())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
         Self(command.spawn().expect("a process"))
@@ -109,13 +112,22 @@ async fn take_over(agent: &Agent, session: &Session) -> Result<String> {
 #[tokio::test]
 async fn a_process_that_was_stopped_for_longer_than_its_lease_begins_no_call_and_its_run_ends() -> Result<()> {
     let folder = tempfile::tempdir()?;
-    let mut first = Other::start(folder.path());
+    assert_begins_no_call(folder.path(), &Place::file(folder.path())).await?;
+    let folder = tempfile::tempdir()?;
+    match Place::server() {
+        Some(place) => assert_begins_no_call(folder.path(), &place).await,
+        None => Ok(()),
+    }
+}
+
+async fn assert_begins_no_call(folder: &Path, place: &Place) -> Result<()> {
+    let mut first = Other::start(folder, place);
     let mut lines = BufReader::new(first.0.stdout.take().expect("an output")).lines().map_while(Result::ok);
     lines.find(|line| line == "waits").expect("the first process is in its first call");
     first.signal("-STOP");
 
-    let (store, session) = open(folder.path()).await?;
-    assert_eq!(take_over(&worker(folder.path(), "second", || {})?, &session).await?, "Done.");
+    let (store, session) = open(place).await?;
+    assert_eq!(take_over(&worker(folder, "second", || {})?, &session).await?, "Done.");
     let stored = || async { store.load(ID).await.map(|entry| entry.expect("an entry")) };
     let before = stored().await?;
     assert_eq!((before.head.status, &before.head.holder), (EntryStatus::Ended, &None));
@@ -125,7 +137,7 @@ async fn a_process_that_was_stopped_for_longer_than_its_lease_begins_no_call_and
     first.signal("-CONT");
     let ended = lines.find(|line| line.starts_with("ended")).expect("the run ends");
     assert!(ended.contains("lost its claim to another process"), "{ended}");
-    let calls = fs::read_to_string(folder.path().join("calls"))?;
+    let calls = fs::read_to_string(folder.join("calls"))?;
     assert_eq!(calls.lines().collect::<Vec<_>>(), ["first a", "second a", "second b"]);
     assert_eq!(stored().await?, before);
     Ok(())

@@ -1,10 +1,12 @@
-//! The claim of an entry in a file: two connections stand for two processes (S7).
+//! The claim of an entry: two stores stand for two processes (S7).
 
 use std::sync::Arc;
 use std::sync::Weak;
 
-use emitree_middleware::store::{Change, Entry, EntryHead, Journal, Journaled, Lease, Store, StoreError};
+use emitree_middleware::store::{Change, Entry, EntryHead, Journal, Journaled, Lease, Post, Store, StoreError};
 use emitree_stores::SqliteStore;
+
+use super::postgres::server;
 
 /// An owner that has nothing to store.
 struct Nothing;
@@ -18,26 +20,25 @@ impl Journaled for Nothing {
         Ok(())
     }
 
+    fn take(&self, posts: &[Post]) -> usize {
+        posts.len()
+    }
+
     fn lost(&self, error: &StoreError) {
         panic!("{error}");
     }
 }
 
-fn journal(store: &SqliteStore, by: &str) -> Journal {
+fn journal(store: &(impl Store + Clone), by: &str) -> Journal {
     let owner: Weak<dyn Journaled> = Weak::<Nothing>::new();
-    Journal::new(Arc::new(store.clone()), EntryHead::new("a", "test"), 0, Lease::new().by(by), owner)
+    Journal::new(Arc::new(store.clone()), EntryHead::new("a", "test"), 0, &Lease::new().by(by), owner)
 }
 
-/// S7
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_1_000_races_of_two_connections_for_a_claim_one_wins_and_the_other_gets_holder_and_time() {
-    let folder = tempfile::tempdir().expect("a folder");
-    // The races need no disk.
-    let open = || SqliteStore::open_with(folder.path().join("agents.db"), "PRAGMA synchronous = OFF");
-    let (one, other) = (open().await.expect("a store"), open().await.expect("a store"));
+/// Two journals claim an entry at the same time, again and again.
+async fn race(one: impl Store + Clone, other: impl Store + Clone, races: usize) {
     let (a, b) = (journal(&one, "a"), journal(&other, "b"));
     let mut wins = [0, 0];
-    for n in 0..1_000 {
+    for n in 0..races {
         let race = |journal: &Journal| {
             let journal = journal.clone();
             tokio::spawn(async move { journal.claim().await })
@@ -55,4 +56,21 @@ async fn of_1_000_races_of_two_connections_for_a_claim_one_wins_and_the_other_ge
         claim.release().await.expect("the claim");
     }
     assert!(wins.iter().all(|wins| *wins > 0), "{wins:?}");
+}
+
+/// S7
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_1_000_races_of_two_connections_for_a_claim_one_wins_and_the_other_gets_holder_and_time() {
+    let folder = tempfile::tempdir().expect("a folder");
+    // The races need no disk.
+    let open = || SqliteStore::open_with(folder.path().join("agents.db"), "PRAGMA synchronous = OFF");
+    race(open().await.expect("a store"), open().await.expect("a store"), 1_000).await;
+}
+
+/// S7
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_200_races_of_two_processes_on_a_server_for_a_claim_one_wins() {
+    let Some(url) = server::shared() else { return };
+    let connect = server::connect(&url);
+    race(connect.clone().await.expect("a store"), connect.await.expect("a store"), 200).await;
 }

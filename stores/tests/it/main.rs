@@ -3,7 +3,13 @@
 mod defects;
 mod durable;
 mod frozen;
+mod gone;
+mod in_turn;
 mod journal;
+mod kill;
 mod memory;
 mod model;
+mod place;
+mod postgres;
 mod sqlite;
+mod values;

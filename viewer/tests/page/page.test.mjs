@@ -434,6 +434,28 @@ describe("the messages of an agent", () => {
     await page.close();
   });
 
+  test("show the texts, types and sizes of the parts of results, and load nothing", async () => {
+    const image = (mime_type, uri) => ({ type: "uri", modality: "image", mime_type, uri });
+    const hostile = image("<img src=x>", "https://127.0.0.1:9/a.png");
+    const parts = [text("Of May."), image("image/png", "data:image/png;base64,QUJDREVG"), image(undefined, "data:image/gif,abc"), hostile];
+    const result = message("tool", { type: "tool_call_response", id: "c1", response: "drawn", parts });
+    const records = [
+      event(0, 1, undefined, "run.start", { input: {} }, agent), added(1, message("user", image("image/png", "data:image/png;base64,QUJD"))),
+      added(2, message("assistant", { type: "tool_call", id: "c1", name: "draw", arguments: {} })), added(3, result),
+      event(4, 1, undefined, "run.finish", { outcome: { status: "success" }, duration_ns: 4e9 }, agent),
+    ];
+    const page = await open((await view(forged("parts", records))).url);
+    await list(page).getByRole("option", { name: "Agent clerk" }).click();
+    await page.getByRole("tab", { name: "Messages" }).click();
+    await panel(page).getByText("drawn").waitFor();
+    const shown = await panel(page).innerText();
+    const expected = ["[image, image/png, 3 bytes]", "Of May.", "[image, image/png, 6 bytes]", "[image, image/gif, 3 bytes]", "[image, <img src=x>, https://127.0.0.1:9/a.png]"];
+    for (const line of expected) assert.ok(shown.includes(line), `${line} in ${shown}`);
+    assert.equal(await panel(page).locator("img").count(), 0);
+    assert.equal(shown.includes("QUJD"), false);
+    await page.close();
+  });
+
   test("begin with its system prompt, and results have the name of their tool", async () => {
     const model = { kind: "ChatModel", name: "m", id: 2 };
     const request = { system: "Answer briefly.", messages: [] };

@@ -133,7 +133,7 @@ pub(super) fn answer(result: &CallResult) -> ToolResult {
     // A result that is nested too deeply enters the history as text, because otherwise a stored session could not be
     // read again.
     let response = if is_too_deep(&output.content) { output.text().into() } else { output.content.clone() };
-    ToolResult { id: result.call.id.clone(), response, is_error: output.is_error }
+    ToolResult { id: result.call.id.clone(), response, parts: output.parts.clone(), is_error: output.is_error }
 }
 
 /// Ranks an error of a turn; the strongest error has rank 0. The order is halt, fatal error, abort, interrupt, request

@@ -62,9 +62,12 @@ impl Asked {
             return turn.calls().note(position, Fact::Waits);
         }
         turn.calls().use_answers(position, answers);
+        if let Some(kept) = self.question.kept() {
+            turn.calls().note(position, Fact::Kept(kept.clone()));
+        }
         turn.calls().note_all(position, |call| {
             if self.is_refused_by(call) {
-                return vec![Fact::Unfit(self.question.clone()), Fact::Waits];
+                return vec![Fact::Unfit(self.stored()), Fact::Waits];
             }
             vec![Fact::Asked(self.about(call))]
         });
@@ -78,8 +81,15 @@ impl Asked {
         }
     }
 
+    /// Returns the question without the value that the call keeps.
+    fn stored(&self) -> Interrupt {
+        let mut question = self.question.clone();
+        question.take_kept();
+        question
+    }
+
     fn about(&self, call: &Call) -> AskedAbout {
-        let (question, by) = (self.question.clone(), self.by.clone());
+        let (question, by) = (self.stored(), self.by.clone());
         AskedAbout { question, by, in_function: call.is_called && call.begins() }
     }
 

@@ -60,12 +60,14 @@ fn open_calls(agent: &Loop<'_>, turn: &TurnHandle<'_>) -> Vec<Open> {
     let open = turn.response().tool_calls().enumerate().filter_map(|(position, asked)| {
         let read = |call: &Call| {
             load(call, agent.answers());
-            (call.result.is_none() || turn.is_interjected(position)).then(|| (call.changed.clone(), call.has_begun))
+            let goes_on = call.kept.is_some();
+            (call.result.is_none() || turn.is_interjected(position))
+                .then(|| (call.changed.clone(), call.has_begun, goes_on))
         };
-        let (changed, has_begun) = turn.calls().read(position, read)??;
+        let (changed, has_begun, goes_on) = turn.calls().read(position, read)??;
         let call = changed.unwrap_or_else(|| asked.clone());
         let is_idempotent = agent.tools.find(&call.name).is_some_and(Tool::is_idempotent);
-        let refused = (has_begun && !is_idempotent).then(|| MAY_HAVE_HAD_EFFECTS.to_owned());
+        let refused = (has_begun && !is_idempotent && !goes_on).then(|| MAY_HAVE_HAD_EFFECTS.to_owned());
         Some(Open { position, call, has_begun, refused })
     });
     open.collect()

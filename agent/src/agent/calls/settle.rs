@@ -151,7 +151,7 @@ pub(super) fn settle<'a>(
 async fn execute(agent: &Loop<'_>, turn: &TurnHandle<'_>, gated: GatedCall, is_gated: bool) -> Outcome {
     let (position, asked_by) = (gated.position, gated.asked_by.clone());
     let (call, verdict, fault) = gated.into_parts();
-    let (how, output) = match (verdict, fault) {
+    let (how, mut output) = match (verdict, fault) {
         (Some(Verdict::Answer(output)), _) => (How::Answered, output),
         (Some(Verdict::Skip(reason)), _) => (How::Skipped, ToolOutput::new(reason)),
         (Some(Verdict::Deny { by, reason }), _) => {
@@ -181,6 +181,7 @@ async fn execute(agent: &Loop<'_>, turn: &TurnHandle<'_>, gated: GatedCall, is_g
             }
         },
     };
+    output.check_parts();
     Outcome::Result(CallResult { call, how, output })
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use emitree_emitter::{AnyEvent, Options};
-use emitree_runtime::{Middleware, Result, Run, RunContext, Runnable, Stack, Stage};
+use emitree_runtime::{KeptValue, Middleware, Result, Run, RunContext, Runnable, Stack, Stage};
 use futures_core::future::BoxFuture;
 use serde_json::Value;
 
@@ -23,6 +23,8 @@ pub(super) struct ToolRun {
     /// The call, if hooks have changed it.
     changed: Option<ToolCall>,
     place: CallInTurn,
+    /// The value that the call has kept with its question.
+    kept: Option<KeptValue>,
     layers: Vec<Stack<Tool>>,
     /// `true` if the agent's run hands down middlewares to the run.
     is_bound_from_above: bool,
@@ -40,10 +42,12 @@ impl ToolRun {
         let id = CallId(call.id.clone());
         let changed = turn.calls().is_changed(position, call).then(|| call.clone());
         let place = CallInTurn { turn: Arc::clone(turn.calls()), position, answers: agent.answers().clone() };
+        let kept = || turn.calls().read(position, |call| call.kept.clone()).flatten();
+        let kept = turn.is_resumed().then(kept).flatten();
         let layers = agent.installed().iter().map(|installed| &installed.hooks.tool_call);
         let layers = layers.filter(|stack| !stack.is_empty()).cloned().collect();
         let (is_bound_from_above, has_listeners) = (agent.ctx.binds_nested(), agent.ctx.has_listeners());
-        Self { arguments, id, changed, place, layers, is_bound_from_above, has_listeners }
+        Self { arguments, id, changed, place, kept, layers, is_bound_from_above, has_listeners }
     }
 
     pub(super) fn execute<'a>(self, agent: &Loop<'a>, tool: &'a Tool) -> BoxFuture<'a, Result<ToolOutput>> {
@@ -66,6 +70,10 @@ impl ToolRun {
             run = run.start_fact("call_id", self.id.0.clone());
         }
         let run = run.own_extension(self.id).own_extension(self.place);
+        let run = match self.kept {
+            Some(kept) => run.own_extension(kept),
+            None => run,
+        };
         let run = run.key_with(move || of_key.key(changed.as_ref()));
         // A middleware, such as a fallback, may do the work in a run below.
         let has_middlewares = self.is_bound_from_above || tool.has_middlewares() || !self.layers.is_empty();

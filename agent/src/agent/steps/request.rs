@@ -128,7 +128,7 @@ impl Loop<'_> {
     /// Asks the middlewares for the tools of this turn.
     fn ask_for_tools(&mut self) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
-            self.tools.ask(&self.installed, self.ctx).await?;
+            self.tools.ask(self.agent, &self.installed, self.ctx).await?;
             if let Some(expected) = &self.expected {
                 expected.see(self.tools.tools());
             }

@@ -6,12 +6,13 @@ use emitree_runtime::{Error, Result};
 use futures_core::future::BoxFuture;
 use uuid::Uuid;
 
+use crate::agent::builder::ask_for_tools;
 use crate::agent::calls::report;
 use crate::agent::events::RunResumed;
 use crate::agent::steps::{After, Loop};
 use crate::agent::turn::Resumes;
 use crate::session::run::Resumed;
-use crate::{AgentOutput, Message, Turn};
+use crate::{AgentOutput, Message, Role, Turn};
 
 impl<'a> Loop<'a> {
     /// Makes the calls that were left open, and then takes turns until there is an answer.
@@ -30,7 +31,10 @@ impl<'a> Loop<'a> {
                     self.continues = Some(run);
                     self.make_open_calls(run, turn, answer).await?
                 }
-                Resumed::Conversation => None,
+                Resumed::Conversation => {
+                    self.begin_with_message().await?;
+                    None
+                }
                 Resumed::Ended(answer) if self.state.resumes() == Resumes::Inside => {
                     self.state.keep_answer(&answer, self.ctx);
                     Some((answer, After::End))
@@ -44,6 +48,15 @@ impl<'a> Loop<'a> {
             self.state.session.keep()?;
             self.go_on(answered).await
         })
+    }
+
+    /// Where the last answer was the end, the messages that wait start another round, as they do in the loop.
+    async fn begin_with_message(&mut self) -> Result<()> {
+        let history = self.state.session.history();
+        if history.messages().last().is_none_or(|last| last.role == Role::Assistant) {
+            self.steer_at_end().await?;
+        }
+        Ok(())
     }
 
     async fn make_open_calls(
@@ -64,7 +77,18 @@ impl<'a> Loop<'a> {
         if self.agent.hands_off {
             self.state.handoffs.begin_turn();
         }
-        let outcome = self.make_calls(turn).await;
+        // The open calls may be of tools that middlewares add, as at the turn that made them.
+        let asked = match ask_for_tools(&self.installed) {
+            true => self.tools.ask(self.agent, &self.installed, self.ctx).await,
+            false => Ok(()),
+        };
+        let outcome = match asked {
+            Ok(()) => self.make_calls(turn).await,
+            Err(error) => {
+                drop(turn);
+                Err(error)
+            }
+        };
         self.end_turn(outcome).await.map(Some)
     }
 }

@@ -15,6 +15,7 @@ pub(crate) mod turn;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use emitree_runtime::{Answer, Interrupt};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
@@ -91,6 +92,9 @@ pub(crate) struct Conversation {
     /// The id of the pause that no run has taken.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) paused: Option<Uuid>,
+    /// The question of workers that do not get on, until a run begins.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) stuck: Option<Box<Stuck>>,
     /// The ids of the last inputs that were taken for good.
     #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
     pub(crate) taken: VecDeque<Uuid>,
@@ -131,6 +135,15 @@ fn format<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
 pub(crate) struct Fork {
     pub(crate) session: String,
     pub(crate) turn: u64,
+}
+
+/// The question of workers that do not get on with a session, and its answer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Stuck {
+    pub(crate) question: Interrupt,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) answer: Option<Answer>,
 }
 
 /// A message that waits.
@@ -240,6 +253,10 @@ impl Conversation {
             Record::NotAnswered { id } => self.forget_answer(&id),
             Record::Sent { number, id, sent } => self.send(number, id, sent),
             Record::Taken { run, numbers, messages } => self.take(run, &numbers, messages),
+            Record::Stuck { question } => {
+                self.stuck = Some(Box::new(Stuck { question: *question, answer: None }));
+                Ok(())
+            }
             Record::Paused { id } => self.pause(id),
             Record::Stopped { run } => self.take_pause(run),
             Record::State { id, value } => {

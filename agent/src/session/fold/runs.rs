@@ -118,6 +118,7 @@ impl Conversation {
             return Err(format!("a run `{id}` has begun"));
         }
         self.begun += 1;
+        self.stuck = None;
         let undo = Undo { state: self.state.clone(), ..Undo::default() };
         let mut run = Run { number, id, once, options, attempt: 1, undo: Some(undo), ..Run::default() };
         let stopped = self.stopped.take().and_then(|stopped| self.run(stopped).ok());
@@ -346,12 +347,8 @@ impl Conversation {
         if self.answer_at(turn).is_none() {
             return Err(format!("the history has no answer of the turn {turn}"));
         }
-        self.forget_rewritten(number);
-        let run = self.live(number)?;
-        if let Some(OpenTurn { number: open, .. }) = &run.open {
-            return Err(format!("the turn {open} is open"));
-        }
-        (run.answer, run.asks) = (Some(Held { turn, message: None }), None);
+        let run = self.between_turns(number)?;
+        (run.answer, run.asks, run.open) = (Some(Held { turn, message: None }), None, None);
         Ok(())
     }
 

@@ -19,7 +19,7 @@ pub(crate) struct Span {
     /// The run that can still undo it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) run: Option<u32>,
-    /// The turn of its response and results, unless a part of it was replaced.
+    /// The turn of its response and results.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) turn: Option<u64>,
     /// The turn to which a later run has added these messages.
@@ -156,8 +156,10 @@ impl Conversation {
                 }
                 let mut part = Span { len: range.len(), ..span.clone() };
                 if is_cut {
-                    // Each piece is valid by itself, but the turn is no longer whole.
-                    (part.turn, part.behind, part.ends, part.replaced) = (None, None, false, Vec::new());
+                    // Each piece is valid by itself. The first one has the response and its results, so they still get
+                    // the results of calls under way, unless the turn has lost its answer.
+                    let turn = part.turn.filter(|_| range.start == from && !part.ends);
+                    (part.turn, part.behind, part.ends, part.replaced) = (turn, None, false, Vec::new());
                 }
                 into.push((part, messages[range.start - from..range.end - from].to_vec()));
             };

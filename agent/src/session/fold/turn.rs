@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 use std::mem::{replace, take};
 use std::sync::Arc;
 
-use emitree_runtime::Answer;
+use emitree_runtime::{Answer, KeptValue};
 use rust_decimal::Decimal;
 use serde::{Deserialize, Serialize};
 
+use crate::message::history::check_parts;
 use crate::message::is_false;
 use crate::session::fold::runs::{Run, valid_response};
 use crate::session::fold::{Conversation, Fault, REMEMBERED, valid};
@@ -87,6 +88,12 @@ pub(crate) struct Call {
     /// The values of `has_begun` and `is_called` before the call began in this run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) before: Option<(bool, bool)>,
+    /// The value that it has kept with its question, until the call begins again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) kept: Option<KeptValue>,
+    /// The value that it had kept before it began in this run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) taken: Option<KeptValue>,
     /// `true` if it does not begin any more in this run.
     #[serde(skip_serializing_if = "is_false")]
     pub(crate) is_closed: bool,
@@ -139,6 +146,14 @@ pub(crate) struct Question {
     /// `true` if the answer is the edit of another question.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(crate) of_edit: bool,
+    /// The number of answers that did not fit.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) refused: u32,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 /// A turn in the table of the last turns.
@@ -165,7 +180,15 @@ pub(crate) struct TurnRow {
 impl Question {
     fn new(asked: Asked, answer: Option<Answer>) -> Self {
         let of_edit = answer.is_some();
-        Self { asked, answer, state: QuestionState::Needed, of_edit }
+        Self { asked, answer, state: QuestionState::Needed, of_edit, refused: 0 }
+    }
+
+    /// Returns the key of its answer among what is sent to the session: an answer that did not fit is followed by another.
+    pub(crate) fn key(&self) -> String {
+        match self.refused {
+            0 => self.id().to_owned(),
+            refused => format!("{} after {refused}", self.id()),
+        }
     }
 
     pub(crate) fn id(&self) -> &str {
@@ -180,30 +203,29 @@ impl Question {
 impl Conversation {
     pub(super) fn ask(&mut self, run: u32, turn: u64, at: u64) -> Result<(), Fault> {
         let next = self.turns + 1;
-        self.forget_rewritten(run);
-        let live = self.live(run)?;
+        let live = self.between_turns(run)?;
         if live.asks == Some(turn) {
             // The same model call again: one turn.
             return Ok(());
         }
-        if let Some(OpenTurn { number, .. }) = &live.open {
-            return Err(format!("the turn {number} is open"));
-        }
         if turn != next {
             return Err(format!("the turn {turn} is not the next one, {next}"));
         }
-        (live.asks, live.answer) = (Some(turn), None);
+        (live.asks, live.answer, live.open) = (Some(turn), None, None);
         live.counts.number = live.counts.number.saturating_add(1);
         self.number_turn(TurnRow { number: turn, run, at, ..TurnRow::default() });
         Ok(())
     }
 
-    /// A turn that an earlier run has left open, and whose messages a hook of another run has replaced meanwhile, is over.
-    pub(super) fn forget_rewritten(&mut self, number: u32) {
+    /// Returns a run under way that has no turn in hand. A turn that an earlier run has left open, and whose messages a
+    /// hook of another run has replaced meanwhile, is over: the caller forgets it.
+    pub(super) fn between_turns(&mut self, number: u32) -> Result<&mut Run, Fault> {
         let is_over = |open: &OpenTurn| open.is_placed && self.turn_at(open.number).is_none();
         let is_over = self.find_run(number).and_then(|run| run.open.as_ref()).is_some_and(is_over);
-        if let Some(run) = self.run(number).ok().filter(|_| is_over) {
-            run.open = None;
+        let run = self.live(number)?;
+        match run.open.as_ref().filter(|_| !is_over) {
+            Some(open) => Err(format!("the turn {} is open", open.number)),
+            None => Ok(run),
         }
     }
 
@@ -358,6 +380,10 @@ impl Conversation {
     }
 
     pub(super) fn answer(&mut self, id: &str, answer: Answer) -> Result<(), Fault> {
+        if let Some(stuck) = self.stuck.as_mut().filter(|stuck| stuck.question.id == id && stuck.answer.is_none()) {
+            stuck.answer = Some(answer);
+            return Ok(());
+        }
         let question = self.question(id)?;
         if question.answer.is_some() {
             return Err(format!("the question `{id}` was answered"));
@@ -367,6 +393,10 @@ impl Conversation {
     }
 
     pub(super) fn forget_answer(&mut self, id: &str) -> Result<(), Fault> {
+        if let Some(stuck) = self.stuck.as_mut().filter(|stuck| stuck.question.id == id && stuck.answer.is_some()) {
+            stuck.answer = None;
+            return Ok(());
+        }
         let question = self.question(id)?;
         if question.state != QuestionState::Needed || question.answer.take().is_none() {
             return Err(format!("the question `{id}` has no answer, or it was used"));
@@ -421,7 +451,7 @@ impl OpenTurn {
     /// Goes on with a turn that an earlier run has left open.
     pub(super) fn resumed(mut self) -> Self {
         for call in &mut self.calls {
-            (call.before, call.is_closed) = (None, false);
+            (call.before, call.taken, call.is_closed) = (None, None, false);
         }
         Self { is_resumed: true, is_ended: false, ..self }
     }
@@ -509,11 +539,13 @@ impl Call {
                 self.wait();
                 self.ask(Question::new(asked, None));
             }
+            Fact::Kept(value) => self.kept = Some(value),
             Fact::Waits => self.wait(),
             Fact::Needed { asked, approval } => self.ask(Question::new(asked, approval)),
             Fact::Unfit(question) => {
                 let open = self.answered(&question.id)?;
                 (open.asked.question, open.answer, open.state) = (question, None, QuestionState::Needed);
+                open.refused += 1;
             }
             Fact::Used(id) => {
                 self.answered(&id)?.state = QuestionState::Used;
@@ -529,17 +561,21 @@ impl Call {
                 self.before.get_or_insert((self.has_begun, self.is_called));
                 (self.has_begun, self.waits, self.is_unchecked) = (true, false, false);
                 self.is_called |= called;
+                if called {
+                    self.taken = self.kept.take();
+                }
             }
             Fact::NotBegun => {
                 (self.has_begun, self.is_called) = self.before.take().ok_or("the call has not begun")?;
+                self.kept = self.taken.take().or_else(|| self.kept.take());
             }
             Fact::Unchecked => (self.is_unchecked, self.is_closed, self.waits) = (true, true, false),
             Fact::Stopped => self.is_closed = true,
             Fact::Settled(settled) => {
-                let SettledAs { content, is_error, how } = *settled;
-                let mut result = ToolResult::new(&asked.id, content);
-                result.is_error = is_error;
+                let SettledAs { content, parts, is_error, how } = *settled;
+                let result = ToolResult { id: asked.id.clone(), response: content, parts, is_error };
                 let message = Arc::new(Message::tool([result]));
+                check_parts(0, &message).map_err(|fault| fault.to_string())?;
                 // What a resume needs to make the call goes.
                 let (changed, result) = (self.changed.take(), Some(Box::new(Settled { message, how })));
                 let questions = take(&mut self.questions);
@@ -571,6 +607,7 @@ impl Call {
             return self.questions.push(question);
         };
         question.answer = question.answer.or_else(|| earlier.answer.take());
+        question.refused = earlier.refused;
         *earlier = question;
     }
 

@@ -1,11 +1,11 @@
 //! The stored session is the one that the handle holds, however a run ends (A24).
 
-use std::future::pending;
+use std::future::{IntoFuture, pending};
 use std::time::Duration;
 
 use emitree_agent::{Agent, AgentInput, AgentOutput, AgentRun, ChatModel, Message, ScriptedModel, Session, tool_fn};
 use emitree_middleware::store::{EntryStatus, MemoryStore, Store};
-use emitree_runtime::{AbortHandle, Error, Interrupt, Result, RunContext, map_input, map_output};
+use emitree_runtime::{AbortHandle, Error, Interrupt, Result, RunContext, map_input, map_output, map_output_async};
 use serde_json::json;
 
 use super::process::{Kill, Process};
@@ -130,5 +130,42 @@ async fn a_run_that_is_refused_before_it_has_the_session_leaves_it_as_it_is() ->
     assert!(error.is_denied(), "{error}");
     assert_eq!(store.load("order-17").await?, before);
     assert_eq!(agent.resume(&session).await?.text(), "Done.");
+    Ok(())
+}
+
+/// A24, A27
+#[tokio::test(start_paused = true)]
+async fn a_run_that_loses_its_claim_while_it_ends_leaves_the_status_that_another_process_has_stored() -> Result<()> {
+    let store = MemoryStore::new();
+    let process = Process::of(&store);
+    let session = Session::open(&process, "order-17").await?;
+    let agent = |script: ScriptedModel| Ok::<_, Error>(Agent::builder("tester", ChatModel::new(script)?));
+    let (freezes, saves) = (process.clone(), session.clone());
+    let freeze = map_output_async(move |_: &mut AgentOutput, _: &RunContext| {
+        let (freezes, saves) = (freezes.clone(), saves.clone());
+        Box::pin(async move {
+            // A commit is under way when the run gives its claim up.
+            freezes.freeze(true);
+            saves.set_meta("user", "Ada")?;
+            tokio::spawn(async move { saves.saved().await });
+            settle().await;
+            Ok(())
+        })
+    });
+    let ending = agent(ScriptedModel::new("test").text("Done."))?.middleware(freeze).build()?;
+    let resuming = agent(ScriptedModel::new("test"))?.build()?;
+    let takes_over = async {
+        settle().await;
+        settle().await;
+        let other = Session::open(&Process::killed_at(&store, Kill::Never), "order-17").await?;
+        assert_eq!(resuming.resume(&other).await?.text(), "Done.");
+        process.freeze(false);
+        Ok::<_, Error>(())
+    };
+    let (ended, took_over) = tokio::join!(ending.ask("Go.").session(&session).into_future(), takes_over);
+    took_over?;
+    ended.expect_err("it has lost its claim");
+    let head = store.load("order-17").await?.expect("an entry").head;
+    assert_eq!((head.status, head.holder), (EntryStatus::Ended, None));
     Ok(())
 }

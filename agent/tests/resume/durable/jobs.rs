@@ -2,14 +2,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use emitree_agent::Session;
 use emitree_middleware::Durable;
 use emitree_middleware::approval::Decision;
-use emitree_middleware::store::{
-    Append, EntryHead, EntryStatus, Filter, Holder, Lease, MemoryStore, Store, StoreError,
-};
+use emitree_middleware::store::{Append, EntryHead, EntryStatus, Filter, Lease, MemoryStore, Store, StoreError};
 use emitree_runtime::{BoxRunnable, Result, RunContext, Runnable, runnable_fn};
 
 use super::process::{Kill, Process};
@@ -93,9 +91,8 @@ async fn the_agent_in_a_step_goes_on_while_the_program_has_its_session_open() ->
 #[tokio::test]
 async fn a_session_that_another_process_holds_is_no_result_of_the_step_and_pauses_the_job() -> Result<()> {
     let (store, log, asked) = (MemoryStore::new(), Log::default(), Arc::default());
-    let mut head = EntryHead::new("import-7/ask", "session");
-    head.holder = Some(Holder { by: "killed".to_owned(), until: SystemTime::now() + Duration::from_secs(3600) });
-    store.append(&Append::new(head)).await?;
+    let head = EntryHead::new("import-7/ask", "session");
+    store.append(&Append::new(head).by("killed").holding(Duration::from_secs(3600))).await?;
     let agent = payer(by_turn(&asked), &log)?;
     let refunds = log.clone();
     let job = BoxRunnable::new(runnable_fn("job", move |question: String, _: RunContext| {

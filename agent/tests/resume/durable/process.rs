@@ -1,10 +1,13 @@
 //! A process that keeps sessions in a store that it shares with other processes, and that can be killed.
 
+use std::collections::BTreeSet;
 use std::future::pending;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
-use emitree_middleware::store::{Append, Entry, EntryHead, Filter, MemoryStore, Revision, Store, StoreError, StoreId};
+use emitree_middleware::store::{
+    Append, Entry, EntryHead, Filter, MemoryStore, Post, Posted, Revision, Store, StoreError, StoreId, Take, WorkerHead,
+};
 use futures_core::future::BoxFuture;
 use tokio::sync::{Notify, watch};
 
@@ -26,6 +29,8 @@ pub(crate) struct Process {
     kill: Kill,
     appends: Arc<AtomicUsize>,
     is_killed: Arc<Notify>,
+    /// The names of this process as a holder.
+    names: Arc<Mutex<BTreeSet<String>>>,
     /// `true` if the leases of the processes before have run out.
     takes_over: bool,
     is_frozen: watch::Sender<bool>,
@@ -47,6 +52,7 @@ impl Process {
             kill: Kill::Never,
             appends: Arc::default(),
             is_killed: Arc::default(),
+            names: Arc::default(),
             takes_over: false,
             is_frozen: watch::Sender::new(false),
             fails_from: Arc::new(AtomicUsize::new(usize::MAX)),
@@ -60,7 +66,7 @@ impl Process {
         Self { kill, takes_over: true, ..Self::of(store) }
     }
 
-    /// The number of appends so far.
+    /// The number of appends and posts so far.
     pub(crate) fn appends(&self) -> usize {
         self.appends.load(Ordering::SeqCst)
     }
@@ -94,6 +100,47 @@ impl Process {
         self.is_killed.notified().await;
     }
 
+    /// Ends the lease of a process before. Returns `true` if there was one.
+    async fn end_lease(&self, entry: &Entry) -> Result<bool, StoreError> {
+        let holder = entry.head.holder.as_ref().map(|holder| holder.by.clone());
+        let Some(dead) = holder.filter(|by| !self.names.lock().expect("a lock").contains(by)) else { return Ok(false) };
+        self.store.append(&Append::new(entry.head.clone()).by(dead)).await?;
+        Ok(true)
+    }
+
+    /// Counts a change of the store, and makes it, unless the process is killed before it, or the store fails.
+    async fn change<T>(&self, change: BoxFuture<'_, Result<T, StoreError>>) -> Result<T, StoreError> {
+        let number = self.appends.fetch_add(1, Ordering::SeqCst);
+        match self.kill {
+            Kill::Before(at) if number >= at => self.die().await,
+            Kill::After(at) if number > at => self.die().await,
+            _ => {}
+        }
+        self.is_frozen.subscribe().wait_for(|is_frozen| !is_frozen).await.expect("the sender lives");
+        if number >= self.fails_from.load(Ordering::SeqCst) {
+            return Err(StoreError::failed("`agents.db` cannot be written", "disk full"));
+        }
+        let stored = change.await;
+        if self.kill == Kill::After(number) {
+            self.die().await;
+        }
+        if self.loses_replies.load(Ordering::SeqCst) {
+            return Err(StoreError::failed("`agents.db` cannot be reached", "no reply"));
+        }
+        stored
+    }
+
+    /// Counts the bytes of an append.
+    fn count(&self, append: &Append) {
+        let bytes = append.parts.iter().map(|part| part.len()).sum();
+        self.bytes.fetch_add(bytes, Ordering::SeqCst);
+        if !append.replaces {
+            let lines = append.parts.iter().map(|part| 1 + part.iter().filter(|byte| **byte == b'\n').count()).sum();
+            self.added[0].fetch_add(bytes, Ordering::SeqCst);
+            self.added[1].fetch_add(lines, Ordering::SeqCst);
+        }
+    }
+
     async fn die(&self) {
         self.is_killed.notify_one();
         pending::<()>().await;
@@ -107,43 +154,39 @@ impl Store for Process {
 
     fn load<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<Option<Entry>, StoreError>> {
         Box::pin(async move {
-            let mut entry = self.store.load(id).await?;
-            if let Some(entry) = entry.as_mut().filter(|_| self.takes_over) {
-                entry.head.holder = None;
+            match self.store.load(id).await? {
+                Some(entry) if self.takes_over && self.end_lease(&entry).await? => self.store.load(id).await,
+                entry => Ok(entry),
             }
-            Ok(entry)
         })
+    }
+
+    fn take<'a>(&'a self, take: &'a Take) -> BoxFuture<'a, Result<Vec<EntryHead>, StoreError>> {
+        self.names.lock().expect("a lock").insert(take.by.clone());
+        self.store.take(take)
+    }
+
+    fn workers(&self) -> BoxFuture<'_, Result<Vec<WorkerHead>, StoreError>> {
+        self.store.workers()
     }
 
     fn append<'a>(&'a self, append: &'a Append) -> BoxFuture<'a, Result<Revision, StoreError>> {
         Box::pin(async move {
-            let number = self.appends.fetch_add(1, Ordering::SeqCst);
-            match self.kill {
-                Kill::Before(at) if number >= at => self.die().await,
-                Kill::After(at) if number > at => self.die().await,
-                _ => {}
-            }
-            self.is_frozen.subscribe().wait_for(|is_frozen| !is_frozen).await.expect("the sender lives");
-            if number >= self.fails_from.load(Ordering::SeqCst) {
-                return Err(StoreError::failed("`agents.db` cannot be written", "disk full"));
-            }
-            let bytes = append.parts.iter().map(|part| part.len()).sum();
-            self.bytes.fetch_add(bytes, Ordering::SeqCst);
-            if !append.replaces {
-                let lines =
-                    append.parts.iter().map(|part| 1 + part.iter().filter(|byte| **byte == b'\n').count()).sum();
-                self.added[0].fetch_add(bytes, Ordering::SeqCst);
-                self.added[1].fetch_add(lines, Ordering::SeqCst);
-            }
-            let stored = self.store.append(append).await;
-            if self.kill == Kill::After(number) {
-                self.die().await;
-            }
-            if self.loses_replies.load(Ordering::SeqCst) {
-                return Err(StoreError::failed("`agents.db` cannot be reached", "no reply"));
-            }
-            stored
+            self.names.lock().expect("a lock").insert(append.by.clone());
+            let stored = async {
+                self.count(append);
+                self.store.append(append).await
+            };
+            self.change(Box::pin(stored)).await
         })
+    }
+
+    fn post<'a>(&'a self, id: &'a str, post: &'a Post) -> BoxFuture<'a, Result<Posted, StoreError>> {
+        Box::pin(self.change(self.store.post(id, post)))
+    }
+
+    fn posts<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<Vec<Post>, StoreError>> {
+        self.store.posts(id)
     }
 
     fn list<'a>(&'a self, filter: &'a Filter) -> BoxFuture<'a, Result<Vec<EntryHead>, StoreError>> {

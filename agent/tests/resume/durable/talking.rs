@@ -164,9 +164,11 @@ async fn while_a_run_is_under_way_other_processes_are_told_who_holds_the_session
         let theirs = Session::open(&other, ID).await?;
         let error = agent.resume(&theirs).await.expect_err("the session is held");
         assert!(error.find::<StoreError>().is_some_and(|error| is_held(error, &other)), "{error}");
+        theirs.set_meta("speed", "high")?;
         theirs.steer("Hurry.").expect("a message");
+        // The message waits in the store, and the value here.
         assert!(is_held(&theirs.saved().await.expect_err("the session is held"), &other));
-        assert_eq!(theirs.undelivered().len(), 1);
+        assert_eq!((theirs.undelivered().len(), store.load(ID).await?.expect("an entry").head.posts), (1, 1));
 
         // A second handle of this process is the same session.
         let ours = Session::open(&process.clone(), ID).await?;

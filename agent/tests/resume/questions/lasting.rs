@@ -277,3 +277,73 @@ async fn an_answer_to_a_call_that_was_edited_is_refused_with_the_question_that_i
     assert_eq!(executed, json!({"executed_with": payment("bob", 4), "result": "paid bob"}));
     Ok(())
 }
+
+/// A gate that asks for a colour, which is grey after a time.
+fn grey_after(after: &Arc<Mutex<Duration>>) -> impl AgentMiddleware {
+    let after = Arc::clone(after);
+    hooks_fn("colours", move |hooks: &mut Hooks| {
+        let after = Arc::clone(&after);
+        hooks.on_gate_each(move |gated, _| {
+            let question = Interrupt::new("colour", json!({})).with_deadline(*after.lock(), json!("grey"));
+            if let Some(colour) = gated.ask::<String>(question)? {
+                gated.call.arguments = json!({"text": colour}).into();
+            }
+            Ok(())
+        });
+    })
+}
+
+#[tokio::test]
+async fn a_question_gets_the_answer_of_its_first_deadline_when_it_is_asked_after_this_time() -> Result<()> {
+    for (first, later, painted) in [(0, 3600, true), (3600, 0, false)] {
+        let (log, stops, script) = (Log::default(), Arc::new(AtomicBool::new(false)), wall());
+        let after = Arc::new(Mutex::new(Duration::from_secs(first)));
+        let agent = painter(&script, &log, &stops).with(grey_after(&after)).build()?;
+        let session = Session::new();
+        assert!(agent.ask("Paint.").session(&session).await.expect_err("a question").is_interrupted());
+        let asked = session.questions()[0].deadline.clone().expect("a deadline");
+        *after.lock() = Duration::from_secs(later);
+        let session = stored(&session);
+        let ended = agent.resume(&session).await;
+        if painted {
+            assert_eq!(ended?.text(), "Done.");
+            assert_eq!(log.lines(), ["grey"]);
+        } else {
+            assert!(ended.expect_err("the deadline has not passed").is_interrupted());
+            assert_eq!(session.questions()[0].deadline, Some(asked));
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_answer_wins_over_a_deadline_that_nobody_has_met_and_a_later_answer_is_refused() -> Result<()> {
+    let (log, stops, script) = (Log::default(), Arc::new(AtomicBool::new(false)), wall());
+    let agent = painter(&script, &log, &stops).with(grey_after(&Arc::default())).build()?;
+    let session = Session::new();
+    agent.ask("Paint.").session(&session).await.expect_err("a question");
+    let id = ids(&session).remove(0);
+    session.answer(&id, json!("red")).await?;
+    let refused = session.answer(&id, json!("blue")).await.expect_err("a second answer").to_string();
+    assert!(refused.contains(r#"was answered with "red""#), "{refused}");
+    agent.resume(&session).await?;
+    assert_eq!(log.lines(), ["red"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_resumed_run_makes_the_open_calls_of_tools_that_a_middleware_adds_at_each_turn() -> Result<()> {
+    let (log, stops, script) = (Log::default(), Arc::new(AtomicBool::new(false)), wall());
+    let tool = paint(&log, &stops);
+    let adds = hooks_fn("paints", move |hooks: &mut Hooks| {
+        let tool = tool.clone();
+        hooks.tools(move |_: &RunContext| Ok(vec![tool.clone()]));
+    });
+    let agent = builder(&script, &Log::default()).with(adds).with(colours()).build()?;
+    let session = Session::new();
+    agent.ask("Paint.").session(&session).await.expect_err("a question");
+    session.answer(&ids(&session)[0], json!("red")).await?;
+    assert_eq!(agent.resume(&session).await?.text(), "Done.");
+    assert_eq!(log.lines(), ["red"]);
+    Ok(())
+}

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::{Inner, Revision, StoreError};
+use super::{Inner, Journaled, Revision, StoreError};
 
 /// The claim of a run to an entry, which [`Journal::claim`](super::Journal::claim) returns. While a journal has claims,
 /// its process holds the entry.
@@ -13,12 +13,19 @@ use super::{Inner, Revision, StoreError};
 /// If the last claim of a journal is dropped, the writer releases the entry, and nobody waits for it. Outside a tokio
 /// runtime, if the runtime of the writer has ended, the lease runs out instead.
 #[must_use = "a claim that is dropped is released"]
-pub struct Claim(Option<Arc<Inner>>);
+pub struct Claim(Option<Held>);
+
+/// The journal, and its owner, which has to be asked for its last changes.
+struct Held {
+    journal: Arc<Inner>,
+    owner: Option<Arc<dyn Journaled>>,
+}
 
 impl Claim {
     /// Creates a claim that is counted.
     pub(super) fn new(journal: Arc<Inner>) -> Self {
-        Self(Some(journal))
+        let owner = journal.owner.upgrade();
+        Self(Some(Held { journal, owner }))
     }
 
     /// Stores all changes as [`Journal::commit`](super::Journal::commit) does, and releases the entry in the same append
@@ -32,8 +39,8 @@ impl Claim {
     ///
     /// If the future is dropped, the changes are stored and the entry is released nevertheless.
     pub async fn release(mut self) -> Result<Revision, StoreError> {
-        let Some(journal) = self.0.take() else { return Ok(Revision::NONE) };
-        let lost = journal.state.lock().give_up();
+        let Some(Held { journal, owner }) = self.0.take() else { return Ok(Revision::NONE) };
+        let lost = journal.state.lock().give_up(owner);
         if let Some(lost) = lost {
             return Err(lost);
         }
@@ -43,8 +50,8 @@ impl Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        let Some(journal) = self.0.take() else { return };
-        let lost = journal.state.lock().give_up();
+        let Some(Held { journal, owner }) = self.0.take() else { return };
+        let lost = journal.state.lock().give_up(owner);
         if lost.is_none() {
             journal.wake_writer();
         }
@@ -54,10 +61,10 @@ impl Drop for Claim {
 /// Shows the id and the name of the holder.
 impl fmt::Debug for Claim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let journal = self.0.as_ref();
+        let journal = self.0.as_ref().map(|held| &held.journal);
         f.debug_struct("Claim")
             .field("id", &journal.map(|journal| &journal.id))
-            .field("by", &journal.map(|journal| &journal.by))
+            .field("by", &journal.map(|journal| journal.state.lock().by.clone()))
             .finish()
     }
 }

@@ -5,17 +5,18 @@ use std::path::Path;
 use std::process;
 use std::time::Duration;
 
+use emitree_emitter::new_id;
+
 const SHORTEST: Duration = Duration::from_millis(10);
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The time for which a process holds an entry if it is killed, and the name of the process, which others see.
 ///
-/// A process renews its lease every third of it. The time is compared with the wall clocks of other processes: if two
-/// clocks differ by more than a third of the lease, a claim may be taken early.
+/// A process renews its lease every third of it. The clock of the store says when it is over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lease {
     pub(super) by: String,
-    pub(super) time: Duration,
+    pub(crate) time: Duration,
     wait: Option<Duration>,
 }
 
@@ -49,6 +50,12 @@ impl Lease {
     pub fn wait(mut self, wait: Duration) -> Self {
         self.wait = Some(wait.min(LONGEST));
         self
+    }
+
+    /// Returns a name under which no other holds an entry.
+    pub(crate) fn holder(&self) -> String {
+        // The last digits of an id are random.
+        format!("{} {:08x}", self.by, new_id().as_u128() as u32)
     }
 
     pub(super) fn waits(&self) -> Duration {

@@ -21,7 +21,6 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use emitree_emitter::new_id;
 use parking_lot::Mutex;
 use serde_json::{Map, Value};
 use tokio::sync::Notify;
@@ -29,12 +28,18 @@ use tokio::time::{Instant, sleep};
 
 use self::state::State;
 use self::writer::Waiting;
-use super::{Entry, EntryHead, EntryStatus, Holder, Lengths, OpenQuestion, Revision, Store, StoreError};
+use super::{Entry, EntryHead, EntryStatus, Holder, Lengths, OpenQuestion, Post, Posted, Revision, Store, StoreError};
 
 pub use claim::Claim;
 pub use lease::Lease;
 pub use open::OpenEntries;
 pub use pieces::joined_parts;
+
+/// How often a process looks for posts to an entry that it holds.
+const LOOK: Duration = Duration::from_secs(1);
+/// How long a claim waits before it is tried again.
+const SHORTEST_WAIT: Duration = Duration::from_millis(10);
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 /// The owner of an entry: the value in memory that a [`Journal`] stores, such as a conversation or a job.
 ///
@@ -60,9 +65,41 @@ pub trait Journaled: Send + Sync + 'static {
     /// The error is returned to the claims and commits that wait. The next one calls this again.
     fn reload(&self, entry: &Entry) -> Result<(), StoreError>;
 
+    /// Takes over what other processes have [sent](Store::post), in the order in which it was sent. The next
+    /// [`change`](Self::change) has it. What the owner knows already, or what does not fit, is dropped. Returns the number
+    /// of posts that it has taken over or dropped, from the first one on; the others wait.
+    fn take(&self, posts: &[Post]) -> usize;
+
     /// Aborts the runs that have a claim, because another process has claimed or removed the entry. Called once for
     /// each loss. `error` is [`StoreError::Lost`].
     fn lost(&self, error: &StoreError);
+
+    /// Returns when workers take the entry if it is released now, after a number of [attempts](EntryHead::attempts). Called
+    /// if the entry has a queue. By default, they do not take it.
+    fn rest(&self, attempts: u32) -> Rest {
+        Rest { due: None, attempts }
+    }
+}
+
+/// When workers take an entry that nobody holds. Returned by [`Journaled::rest`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rest {
+    /// In how long workers take it: [`Append::due`](super::Append::due).
+    pub due: Option<Duration>,
+    /// Its [attempts](EntryHead::attempts) from now on.
+    pub attempts: u32,
+}
+
+/// The shortest and the longest time until workers come back to what has failed.
+const COMES_BACK: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(300)];
+
+impl Rest {
+    /// Returns the time until workers come back to what has failed after a number of attempts: 1 s, 4 s, 16 s, … 5 min.
+    #[must_use]
+    pub fn backoff(attempts: u32) -> Duration {
+        let [first, longest] = COMES_BACK;
+        longest.min(first * 4_u32.pow(attempts.clamp(1, 10) - 1))
+    }
 }
 
 /// A change of an entry, which its owner returns from [`Journaled::change`].
@@ -78,6 +115,10 @@ pub struct Change {
     pub parts: Vec<Bytes>,
     /// What happens to the parts before. A change that has everything hides or replaces them.
     pub older: Older,
+    /// `true` if the work has got on: its [attempts](EntryHead::attempts) are counted from 0 again.
+    pub gets_on: bool,
+    /// The queue of the entry from now on, unless it is `None`.
+    pub queue: Option<String>,
 }
 
 /// What a [`Change`] does to the parts before it.
@@ -103,6 +144,8 @@ impl fmt::Debug for Change {
             .field("meta", &self.meta)
             .field("parts", &Lengths(&self.parts))
             .field("older", &self.older)
+            .field("gets_on", &self.gets_on)
+            .field("queue", &self.queue)
             .finish()
     }
 }
@@ -112,7 +155,8 @@ impl fmt::Debug for Change {
 /// [`claim`](Self::claim) makes this process the holder of the entry for a time, its [`Lease`].
 /// [`commit`](Self::commit) stores the changes of the entry's owner. One task of the journal, the *writer*, makes all
 /// appends, one after another: commits that wait at the same time are one append. While a run has a claim, the writer
-/// renews the lease every third of it, by an append that also has the changes that wait.
+/// renews the lease every third of it, by an append that also has the changes that wait, and looks for
+/// [posts](Store::post) each second.
 ///
 /// The writer runs in the tokio runtime in which it was first needed, and ends when there is no claim and no request.
 /// If its runtime is dropped, the next request starts another.
@@ -140,8 +184,6 @@ pub struct Journal(Arc<Inner>);
 struct Inner {
     store: Arc<dyn Store>,
     id: String,
-    /// The name of this journal as a holder.
-    by: String,
     lease: Duration,
     /// For how long a claim waits for another process.
     wait: Duration,
@@ -158,16 +200,37 @@ impl Journal {
         store: Arc<dyn Store>,
         head: EntryHead,
         stored_bytes: usize,
-        lease: Lease,
+        lease: &Lease,
         owner: Weak<dyn Journaled>,
     ) -> Self {
         let id = head.id.clone();
+        let state = Mutex::new(State::new(lease.holder(), head, stored_bytes));
         let wait = lease.waits();
-        let Lease { by, time: lease, .. } = lease;
-        // The last digits of an id are random.
-        let by = format!("{by} {:08x}", new_id().as_u128() as u32);
-        let state = Mutex::new(State::new(head, stored_bytes));
-        Self(Arc::new(Inner { store, id, by, lease, wait, owner, state, wake: Notify::new() }))
+        Self(Arc::new(Inner { store, id, lease: lease.time, wait, owner, state, wake: Notify::new() }))
+    }
+
+    /// Goes on under the name of a worker that has [taken](Store::take) the entry, so that the next claim of this journal
+    /// takes over what the worker holds. It reads the entry first, and returns [`StoreError::Conflict`] if another process
+    /// has changed it since it was taken.
+    ///
+    /// # Errors
+    ///
+    /// As for [`refresh`](Self::refresh); also returns [`StoreError::Held`] while runs of this journal have a claim.
+    pub async fn adopt(&self, head: &EntryHead) -> Result<(), StoreError> {
+        let Some(holder) = head.holder.clone() else { return Ok(()) };
+        {
+            let mut state = self.0.state.lock();
+            if state.claims > 0 {
+                return Err(StoreError::Held { id: head.id.clone(), holder });
+            }
+            (state.by, state.is_stale) = (holder.by, true);
+        }
+        let current = self.refresh().await?;
+        if current != head.revision {
+            return Err(StoreError::Conflict { id: head.id.clone(), after: head.revision, current });
+        }
+        self.0.state.lock().adopted = Some(current);
+        Ok(())
     }
 
     /// Returns the id of the entry.
@@ -180,6 +243,12 @@ impl Journal {
     #[must_use]
     pub fn revision(&self) -> Revision {
         self.0.state.lock().head.revision
+    }
+
+    /// Returns the queue of the entry when this journal has last read or stored it.
+    #[must_use]
+    pub fn queue(&self) -> Option<String> {
+        self.0.state.lock().head.queue.clone()
     }
 
     /// Returns the holder of the entry when this journal has last read or stored it.
@@ -223,9 +292,9 @@ impl Journal {
             let left = until.saturating_duration_since(Instant::now());
             match self.claim().await {
                 Err(StoreError::Held { holder, .. }) if !left.is_zero() => {
+                    // The clock of the store may be another one.
                     let held = holder.until.duration_since(SystemTime::now()).unwrap_or_default();
-                    // At its end, a lease has not run out yet.
-                    sleep(left.min(held + Duration::from_millis(1))).await;
+                    sleep(left.min(held.clamp(SHORTEST_WAIT, LONGEST_WAIT))).await;
                 }
                 result => return result,
             }
@@ -274,6 +343,39 @@ impl Journal {
         self.0.request(push).await
     }
 
+    /// Sends a post to the entry, also if another process holds it. If runs of this journal have the claim, the owner has
+    /// [taken](Journaled::take) it when this returns; otherwise, the next process that changes the entry does.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Store::post`]. A post whose outcome is unknown is repeated once.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the post may be sent.
+    pub async fn post(&self, post: &Post) -> Result<Posted, StoreError> {
+        let mut posted = self.0.store.post(&self.0.id, post).await;
+        if matches!(posted, Err(StoreError::Failed { .. })) {
+            posted = self.0.store.post(&self.0.id, post).await;
+        }
+        if posted.is_ok() && self.is_claimed() {
+            let push = |waiting: &mut Waiting, reply| {
+                waiting.commits.push(reply);
+                waiting.looks = true;
+            };
+            if let Err(error) = self.0.request(push).await {
+                tracing::debug!(entry = self.0.id, %error, "a post waits for the next process that holds the entry");
+            }
+        }
+        posted
+    }
+
+    /// Returns `true` if runs of this journal have a claim that was not lost.
+    #[must_use]
+    pub fn is_claimed(&self) -> bool {
+        self.0.state.lock().is_claimed()
+    }
+
     /// Stores all changes with the next append, and after a time at the latest, for changes that nobody waits for. Without
     /// a claim, the next commit stores them.
     pub fn commit_within(&self, time: Duration) {
@@ -286,8 +388,8 @@ impl Journal {
         }
     }
 
-    /// Reads the entry again if this process has no claim, and calls [`reload`](Journaled::reload) if it has changed.
-    /// Returns its revision.
+    /// Reads the entry again if this process has no claim, and calls [`reload`](Journaled::reload) if it has changed, and
+    /// [`take`](Journaled::take) if posts wait that no process takes. Returns its revision.
     ///
     /// # Errors
     ///
@@ -295,6 +397,13 @@ impl Journal {
     /// `Held`.
     pub async fn refresh(&self) -> Result<Revision, StoreError> {
         self.0.request(|waiting, reply| waiting.refreshes.push(reply)).await
+    }
+}
+
+impl Inner {
+    /// Returns how often posts are looked for.
+    fn look_each(&self) -> Duration {
+        LOOK.min(self.lease / 3)
     }
 }
 

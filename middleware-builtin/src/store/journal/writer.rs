@@ -7,7 +7,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::timeout_at;
 
-use super::{Claim, Inner, Revision, StoreError};
+use super::{Claim, Inner, Journaled, Revision, StoreError};
 
 pub(super) type Reply<T> = oneshot::Sender<Result<T, StoreError>>;
 
@@ -17,18 +17,22 @@ pub(super) struct Waiting {
     pub(super) claims: Vec<Reply<Claim>>,
     pub(super) commits: Vec<Reply<Revision>>,
     pub(super) refreshes: Vec<Reply<Revision>>,
+    /// The owner of a claim that was given up, so that it lives until the batch is served.
+    pub(super) owners: Vec<Arc<dyn Journaled>>,
     /// Set when the last claim was given up.
     pub(super) releases: bool,
     /// Set when it is time to store the changes that nobody waits for.
     pub(super) is_due: bool,
     /// Set when the lease has to be renewed: it is time, or a commit has to notice a claim that was lost.
     pub(super) renews: bool,
+    /// Set when it is time to look for posts.
+    pub(super) looks: bool,
 }
 
 impl Waiting {
     /// Returns `true` if the entry may have to be stored.
     pub(super) fn writes(&self) -> bool {
-        self.releases || self.is_due || self.renews || !self.claims.is_empty() || !self.commits.is_empty()
+        self.releases || self.is_due || self.renews || self.looks || !self.claims.is_empty() || !self.commits.is_empty()
     }
 }
 
@@ -91,12 +95,14 @@ impl Writer {
                     self.has_ended = true;
                     return None;
                 }
-                state.commit_at.map_or(state.renew_at, |at| at.min(state.renew_at))
+                let until = state.renew_at.min(state.look_at);
+                state.commit_at.map_or(until, |at| at.min(until))
             };
             if timeout_at(until, journal.wake.notified()).await.is_err() {
                 let mut state = journal.state.lock();
                 state.waiting.is_due = state.commit_at.is_some_and(|at| at <= until);
                 state.waiting.renews |= state.renew_at <= until;
+                state.waiting.looks |= state.look_at <= until;
             }
         }
     }

@@ -1,6 +1,6 @@
-//! A job that is killed at each of its points, on both stores. A point is before and after each append, and before and
+//! A job that is killed at each of its points, on all stores. A point is before and after each append, and before and
 //! after each effect. In memory, a process that is killed is a tokio runtime that is dropped while it hangs at a point:
-//! nothing is stored after that. On SQLite, it is a process that gets SIGKILL.
+//! nothing is stored after that. On a database, it is a process that gets SIGKILL.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -16,15 +16,16 @@ use emitree::agent::workflow::{Goto, Workflow, ask, sub_workflow};
 use emitree::agent::{Agent, ChatModel, ChatRequest, Reply, ScriptedModel};
 use emitree_middleware::Durable;
 use emitree_middleware::store::{
-    Append, Entry, EntryHead, Filter, Lease, MemoryStore, Revision, Store, StoreError, StoreId,
+    Append, Entry, EntryHead, Filter, Lease, MemoryStore, Post, Posted, Revision, Store, StoreError, StoreId, Take,
+    WorkerHead,
 };
 use emitree_runtime::{BoxRunnable, Interrupt, Result, RunContext, Runnable, runnable_fn};
-use emitree_stores::SqliteStore;
 use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
 use super::ID;
+use crate::place::Place;
 
 /// Counts the points of a process, and stops it at one of them.
 #[derive(Debug)]
@@ -79,8 +80,29 @@ impl Store for OfProcess {
         })
     }
 
+    fn post<'a>(&'a self, id: &'a str, post: &'a Post) -> BoxFuture<'a, Result<Posted, StoreError>> {
+        Box::pin(async move {
+            self.killer.point().await;
+            let posted = self.store.post(id, post).await?;
+            self.killer.point().await;
+            Ok(posted)
+        })
+    }
+
+    fn posts<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<Vec<Post>, StoreError>> {
+        self.store.posts(id)
+    }
+
     fn list<'a>(&'a self, filter: &'a Filter) -> BoxFuture<'a, Result<Vec<EntryHead>, StoreError>> {
         self.store.list(filter)
+    }
+
+    fn take<'a>(&'a self, take: &'a Take) -> BoxFuture<'a, Result<Vec<EntryHead>, StoreError>> {
+        self.store.take(take)
+    }
+
+    fn workers(&self) -> BoxFuture<'_, Result<Vec<WorkerHead>, StoreError>> {
+        self.store.workers()
     }
 
     fn remove<'a>(&'a self, id: &'a str, after: Revision) -> BoxFuture<'a, Result<(), StoreError>> {
@@ -349,6 +371,7 @@ fn a_job_that_is_killed_at_each_point_has_each_effect_once() {
 }
 
 const FOLDER: &str = "EMITREE_TEST_FOLDER";
+const PLACE: &str = "EMITREE_TEST_PLACE";
 const POINT: &str = "EMITREE_TEST_POINT";
 const AGAIN: &str = "EMITREE_TEST_AGAIN";
 const KIND: &str = "EMITREE_TEST_KIND";
@@ -356,10 +379,10 @@ const KIND: &str = "EMITREE_TEST_KIND";
 #[tokio::test]
 #[ignore = "the process that the test starts"]
 async fn run_a_job_to_a_point() {
-    let Ok(folder) = std::env::var(FOLDER) else { return };
+    let (Ok(folder), Some(place)) = (std::env::var(FOLDER), Place::of_process(PLACE)) else { return };
     let number = |name: &str| std::env::var(name).expect("a number").parse::<usize>().expect("a number");
     let folder = Path::new(&folder);
-    let store = SqliteStore::open(folder.join("jobs.db")).await.expect("a store");
+    let store = place.open().await;
     let file = OpenOptions::new().create(true).append(true).open(folder.join("effects")).expect("a file");
     let file = Mutex::new(file);
     let effect: Effect = Arc::new(move |key| {
@@ -378,10 +401,11 @@ async fn run_a_job_to_a_point() {
 }
 
 /// Starts a process that runs the job to a point, or to its end, and kills it there.
-fn kill_at(folder: &Path, kind: usize, point: usize, again: bool) -> String {
+fn kill_at(folder: &Path, place: &Place, kind: usize, point: usize, again: bool) -> String {
     let mut child = Command::new(std::env::current_exe().expect("this binary"))
         .args(["--exact", "--nocapture", "--ignored", "durable::kill::run_a_job_to_a_point"])
         .env(FOLDER, folder)
+        .env(PLACE, place.as_str())
         .env(KIND, kind.to_string())
         .env(POINT, point.to_string())
         .env(AGAIN, usize::from(again).to_string())
@@ -395,25 +419,39 @@ fn kill_at(folder: &Path, kind: usize, point: usize, again: bool) -> String {
     line.expect("the process reaches the point, or ends")
 }
 
+/// Kills a job at each `step`th of its points, from a first one on, and checks its effects.
+fn kill_at_points(kind: usize, again: bool, mut point: usize, step: usize, place: impl Fn(&Path) -> Option<Place>) {
+    loop {
+        let folder = tempfile::tempdir().expect("a folder");
+        let Some(place) = place(folder.path()) else { return };
+        let ended = kill_at(folder.path(), &place, kind, point, again);
+        let killed = ended == "at the point";
+        let ended = if killed { kill_at(folder.path(), &place, kind, usize::MAX, again) } else { ended };
+        assert_eq!(ended, "ended Ok(3)", "killed at {point}");
+        let effects = fs::read_to_string(folder.path().join("effects")).expect("effects");
+        (KINDS[kind].check)(&effects.lines().map(str::to_owned).collect::<Vec<_>>(), killed, again, point);
+        if !killed {
+            assert!(point > 20, "{point}");
+            break;
+        }
+        point += step;
+    }
+}
+
 /// M13
 #[test]
 fn a_job_in_a_file_whose_process_is_killed_at_each_point_has_each_effect_once() {
     // One answer for the even points, and the other for the odd ones, because each takes two processes.
     let cases = [(0, false, 0), (0, true, 1), (1, false, 1), (1, true, 0), (2, false, 0), (2, true, 3)];
-    for (kind, again, mut point) in cases {
-        loop {
-            let folder = tempfile::tempdir().expect("a folder");
-            let ended = kill_at(folder.path(), kind, point, again);
-            let killed = ended == "at the point";
-            let ended = if killed { kill_at(folder.path(), kind, usize::MAX, again) } else { ended };
-            assert_eq!(ended, "ended Ok(3)", "killed at {point}");
-            let effects = fs::read_to_string(folder.path().join("effects")).expect("effects");
-            (KINDS[kind].check)(&effects.lines().map(str::to_owned).collect::<Vec<_>>(), killed, again, point);
-            if !killed {
-                assert!(point > 20, "{point}");
-                break;
-            }
-            point += if kind == 2 { 6 } else { 2 };
-        }
+    for (kind, again, first) in cases {
+        kill_at_points(kind, again, first, if kind == 2 { 6 } else { 2 }, |folder| Some(Place::file(folder)));
+    }
+}
+
+/// M13, F8
+#[test]
+fn a_job_on_a_server_whose_process_is_killed_has_each_effect_once() {
+    for (kind, again, first) in [(0, false, 0), (0, true, 3), (1, false, 1), (1, true, 4), (2, false, 0)] {
+        kill_at_points(kind, again, first, 7, |_| Place::server());
     }
 }

@@ -1,13 +1,15 @@
 //! Jobs that survive a kill (M13).
 
+mod answers;
 mod kill;
 mod questions;
 mod timers;
+mod worker;
 
 use std::future::pending;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use emitree_middleware::durable::{Answered, Durable, JobStore, OwnSteps, Unused};
 use emitree_middleware::store::{Append, EntryHead, EntryStatus, Holder, Lease, MemoryStore, Store, StoreError};
@@ -226,12 +228,17 @@ async fn a_second_run_of_a_job_gets_the_holder_and_a_job_that_was_taken_over_is_
     for other in [Durable::new(&store, ID), Durable::new(&elsewhere, ID)] {
         let error = job.run(()).middleware(other).await.expect_err("held");
         let held = error.find::<StoreError>();
-        assert!(matches!(held, Some(StoreError::Held { holder: of, .. }) if Some(of) == holder.as_ref()), "{held:?}");
+        assert!(
+            matches!(held, Some(StoreError::Held { holder: of, .. }) if Some(&of.by) == holder.as_ref().map(|holder| &holder.by)),
+            "{held:?}"
+        );
     }
 
     let mut head = store.load(ID).await.expect("a store").expect("an entry").head;
-    head.holder = Some(Holder { by: "other".to_owned(), until: SystemTime::now() + Duration::from_secs(30) });
-    store.append(&Append::new(head)).await.expect("the current revision");
+    let holder = head.holder.take().expect("a holder");
+    head.revision = store.append(&Append::new(head.clone()).by(holder.by)).await.expect("the end of its lease");
+    let other = Append::new(head).by("other").holding(Duration::from_secs(30));
+    store.append(&other).await.expect("the current revision");
     let before = store.load(ID).await.expect("a store");
     goes_on.notify_one();
     let error = run.await.expect("no panic").expect_err("taken over");

@@ -1,11 +1,11 @@
 //! A question without an answer stops the job, on both stores (M8, M13).
 
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use emitree_middleware::approval::Decision;
 use emitree_middleware::durable::{AlreadyAnswered, Unused};
-use emitree_middleware::store::{Append, EntryStatus, Holder, MemoryStore, Revision, Store, StoreError};
+use emitree_middleware::store::{Append, EntryStatus, MemoryStore, Revision, Store, StoreError};
 use emitree_middleware::{Approval, Durable, Retry};
 use emitree_runtime::{
     Answer, Answers, BoxRunnable, Error, Interrupt, JsonRun, Next, Result, RunContext, Runnable, Stack, layer_fn,
@@ -432,26 +432,27 @@ async fn the_loser_of_two_answers_is_told_the_stored_one() {
     }
 }
 
-/// M13
+/// M13, F4, F5
 #[tokio::test]
-async fn an_answer_that_was_not_stored_is_forgotten() {
+async fn an_answer_to_a_job_that_is_held_waits_for_the_next_process() {
     for case in cases().await {
         case.start(saga).await.expect_err("a question");
         let elsewhere = case.elsewhere();
         let question = elsewhere.questions().await.expect("a store").remove(0);
-        let until = SystemTime::now() + Duration::from_secs(3600);
-        for holder in [Some(Holder { by: "other".to_owned(), until }), None] {
-            let mut head = case.store.load(ID).await.expect("a store").expect("an entry").head;
-            head.holder = holder.clone();
-            case.store.append(&Append::new(head)).await.expect("the current revision");
-            if holder.is_some() {
-                let error = elsewhere.answer(&question.id, json!(false)).await.expect_err("held");
-                assert!(matches!(error.find(), Some(StoreError::Held { .. })), "{error:?}");
+        for lease in [Some(Duration::from_secs(3600)), None] {
+            let head = case.store.load(ID).await.expect("a store").expect("an entry").head;
+            let mut append = Append::new(head).by("other");
+            append.lease = lease;
+            case.store.append(&append).await.expect("the current revision");
+            if lease.is_some() {
+                elsewhere.answer(&question.id, json!(false)).await.expect("it waits in the store");
             }
         }
-        case.job().answer(&question.id, json!(true)).await.expect("stored");
-        let error = elsewhere.answer(&question.id, json!(false)).await.expect_err("a second answer");
-        assert_eq!(error.find::<AlreadyAnswered>().map(|answered| &answered.first.value), Some(&json!(true)));
+        for job in [case.job(), elsewhere] {
+            let error = job.answer(&question.id, json!(true)).await.expect_err("a second answer");
+            assert_eq!(error.find::<AlreadyAnswered>().map(|answered| &answered.first.value), Some(&json!(false)));
+            assert_eq!(job.questions().await.expect("a store").len(), 0);
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fs;
 use std::path::Path;
 
-use emitree_middleware::store::{Append, EntryHead, Filter, Revision, Store, StoreError};
+use emitree_middleware::store::{Append, EntryHead, Filter, Post, Revision, Store, StoreError};
 use emitree_stores::SqliteStore;
 use rusqlite::{Connection, TransactionBehavior};
 
@@ -36,7 +36,7 @@ async fn a_file_that_is_no_store_is_refused_and_stays_as_it_was() {
     let newer = folder.path().join("newer.db");
     drop(open(&newer).await);
     Connection::open(&newer)
-        .and_then(|db| db.execute_batch("PRAGMA user_version = 4; PRAGMA journal_mode = DELETE"))
+        .and_then(|db| db.execute_batch("PRAGMA user_version = 6; PRAGMA journal_mode = DELETE"))
         .expect("a version");
     let table = [
         (&text, "cannot be opened: it is not a SQLite database; name another file", "file is not a database"),
@@ -44,7 +44,7 @@ async fn a_file_that_is_no_store_is_refused_and_stays_as_it_was() {
         (
             &newer,
             "cannot be opened",
-            "the file has format 4, and this version reads format 3: use the version of emitree that has written it",
+            "the file has format 6, and this version reads format 5: use the version of emitree that has written it",
         ),
     ];
     for (path, message, cause) in table {
@@ -87,32 +87,33 @@ async fn after_its_file_was_deleted_or_replaced_a_store_changes_and_reads_nothin
     }
 }
 
+/// Changes of the tables after which the entry `a` is damaged, and the beginnings of the errors.
+pub(crate) const DAMAGES: [(&str, &str); 4] = [
+    ("DELETE FROM part WHERE bytes = 'second'", "the stored entry `a` is damaged: it has 2 of its 3 parts"),
+    (
+        "UPDATE part SET bytes = 'secoud' WHERE bytes = 'second'",
+        "the stored entry `a` is damaged: its part 1 has the checksum 1f29daf3, and was stored with b61f1169",
+    ),
+    (
+        "UPDATE entry SET head = replace(head, 'job', 'jab') WHERE id = 'a'",
+        "the stored entry `a` is damaged: its head has the checksum ",
+    ),
+    ("UPDATE entry SET id = 'a' WHERE id = 'x'", "the stored entry `a` is damaged: its head belongs to the entry `x`"),
+];
+
 /// S5
 #[tokio::test]
 async fn an_entry_that_is_damaged_is_an_error_and_others_are_read() {
     let folder = tempfile::tempdir().expect("a folder");
-    let damages = [
-        ("DELETE FROM part WHERE bytes = 'second'", "the stored entry `a` is damaged: it has 2 of its 3 parts"),
-        (
-            "UPDATE part SET bytes = CAST('secoud' AS BLOB) WHERE bytes = 'second'",
-            "the stored entry `a` is damaged: its part 1 has the checksum 1f29daf3, and was stored with b61f1169",
-        ),
-        (
-            "UPDATE entry SET head = replace(head, 'job', 'jab') WHERE id = 'a'",
-            "the stored entry `a` is damaged: its head has the checksum ",
-        ),
-        (
-            "UPDATE entry SET id = 'a' WHERE id = 'x'",
-            "the stored entry `a` is damaged: its head belongs to the entry `x`",
-        ),
-    ];
-    for (damage, expected) in damages {
+    for (damage, expected) in DAMAGES {
         let path = new_path(&folder);
         let store = open(&path).await;
         let id = if damage.contains("'x'") { "x" } else { "a" };
         store.append(&append(id, Revision::NONE).part("second").part("third")).await.expect("stored");
         store.append(&append("b", Revision::NONE)).await.expect("stored");
-        let sql = damage.replace("'second'", "CAST('second' AS BLOB)");
+        let sql = ["second", "secoud"]
+            .into_iter()
+            .fold(damage.to_owned(), |sql, text| sql.replace(&format!("'{text}'"), &format!("CAST('{text}' AS BLOB)")));
         let changed = Connection::open(&path).and_then(|db| db.execute(&sql, [])).expect("a damage");
         assert_eq!(changed, 1, "{damage}");
         let error = store.load("a").await.expect_err("damaged").to_string();
@@ -122,6 +123,67 @@ async fn an_entry_that_is_damaged_is_an_error_and_others_are_read() {
             assert_eq!(store.list(&Filter::unfinished()).await.expect_err("damaged").to_string(), error);
         }
     }
+}
+
+/// Changes of the tables after which the posts of the entry `a` are damaged, and the errors without the ids of posts.
+pub(crate) const POST_DAMAGES: [(&str, &str); 3] = [
+    ("DELETE FROM post WHERE key = 'second'", "it has 2 of its 3 posts that wait"),
+    (
+        "UPDATE post SET body = 'secoud' WHERE key = 'second'",
+        " has the checksum 1f29daf3, and was stored with b61f1169",
+    ),
+    ("UPDATE post SET id = 'short' WHERE key = 'second'", "the id of a post cannot be read: "),
+];
+
+/// Appends an entry with three posts, and another one with one.
+pub(crate) async fn post_to_two(store: &impl Store) {
+    for id in ["a", "b"] {
+        store.append(&append(id, Revision::NONE)).await.expect("stored");
+    }
+    for body in ["first", "second", "third"] {
+        store.post("a", &Post::new(body).key(body)).await.expect("kept");
+    }
+    store.post("b", &Post::new("other")).await.expect("kept");
+}
+
+/// Asserts that the posts of the entry `a` are damaged, and that all else is read.
+pub(crate) async fn assert_damaged_posts(store: &impl Store, expected: &str) {
+    let error = store.posts("a").await.expect_err("damaged");
+    assert!(matches!(error, StoreError::Damaged { .. }) && error.to_string().contains(expected), "{error}");
+    assert_eq!(store.posts("b").await.expect("posts").len(), 1);
+    assert_eq!(store.load("a").await.expect("loaded").expect("an entry").head.posts, 3);
+    if !expected.contains("of its 3") {
+        // A damaged body is not given to the sender of another post either.
+        let error = store.post("a", &Post::new("late").key("second")).await.expect_err("damaged");
+        assert!(error.to_string().contains(expected), "{error}");
+    }
+}
+
+/// S5
+#[tokio::test]
+async fn a_post_that_is_damaged_is_an_error_and_the_entry_is_read() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for (damage, expected) in POST_DAMAGES {
+        let path = new_path(&folder);
+        let store = open(&path).await;
+        post_to_two(&store).await;
+        let sql = damage.replace("'secoud'", "CAST('secoud' AS BLOB)").replace("'short'", "CAST('short' AS BLOB)");
+        let changed = Connection::open(&path).and_then(|db| db.execute(&sql, [])).expect("a damage");
+        assert_eq!(changed, 1, "{damage}");
+        assert_damaged_posts(&store, expected).await;
+    }
+}
+
+/// S5
+#[tokio::test]
+async fn an_entry_whose_status_is_unknown_is_an_error() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = new_path(&folder);
+    let store = open(&path).await;
+    store.append(&append("a", Revision::NONE)).await.expect("stored");
+    Connection::open(&path).and_then(|db| db.execute("UPDATE entry SET status = 'gone'", [])).expect("a damage");
+    let error = store.load("a").await.expect_err("damaged").to_string();
+    assert!(error.starts_with("the stored entry `a` is damaged: its status cannot be read: "), "{error}");
 }
 
 /// S5, S11

@@ -1,17 +1,17 @@
 //! The store in a SQLite file (S1 to S6).
 
-mod failures;
-mod kill;
+pub(crate) mod failures;
 mod values;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use bytes::Bytes;
-use emitree_middleware::store::{Append, Entry, EntryHead, Filter, Revision, Store, StoreError, StoreId};
+use emitree_middleware::store::{Append, EntryHead, Filter, Revision, Store};
 use emitree_stores::{SqliteStore, conformance};
-use futures_util::future::{BoxFuture, FutureExt, try_join_all};
+use futures_util::future::{FutureExt, try_join_all};
 use tempfile::TempDir;
+
+use super::in_turn::InTurn;
 
 async fn open(path: impl AsRef<Path>) -> SqliteStore {
     SqliteStore::open(path).await.expect("a store")
@@ -35,52 +35,12 @@ async fn a_store_in_a_file_keeps_the_contract() {
     conformance(async || open(new_path(&folder)).await).await;
 }
 
-/// Uses two connections to one file in turn.
-#[derive(Debug)]
-struct InTurn {
-    connections: [SqliteStore; 2],
-    calls: AtomicUsize,
-}
-
-impl InTurn {
-    fn next(&self) -> &SqliteStore {
-        &self.connections[self.calls.fetch_add(1, Ordering::Relaxed) % 2]
-    }
-}
-
-impl Store for InTurn {
-    fn store_id(&self) -> StoreId {
-        self.connections[0].store_id()
-    }
-
-    fn load<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<Option<Entry>, StoreError>> {
-        self.next().load(id)
-    }
-
-    fn append<'a>(&'a self, append: &'a Append) -> BoxFuture<'a, Result<Revision, StoreError>> {
-        self.next().append(append)
-    }
-
-    fn older_parts<'a>(&'a self, id: &'a str, before: Revision) -> BoxFuture<'a, Result<Vec<Bytes>, StoreError>> {
-        self.next().older_parts(id, before)
-    }
-
-    fn list<'a>(&'a self, filter: &'a Filter) -> BoxFuture<'a, Result<Vec<EntryHead>, StoreError>> {
-        self.next().list(filter)
-    }
-
-    fn remove<'a>(&'a self, id: &'a str, after: Revision) -> BoxFuture<'a, Result<(), StoreError>> {
-        Store::remove(self.next(), id, after)
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn two_connections_to_one_file_keep_the_contract_together() {
     let folder = tempfile::tempdir().expect("a folder");
     conformance(async || {
         let path = new_path(&folder);
-        let connections = [open(&path).await, open(&path).await];
-        InTurn { connections, calls: AtomicUsize::new(0) }
+        InTurn::new([open(&path).await, open(&path).await])
     })
     .await;
 }

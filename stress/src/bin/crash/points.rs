@@ -1,91 +1,64 @@
 //! The points of a process: before and after each commit, and before and after each effect.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
-use std::path::Path;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use emitree::middleware::store::{Append, Entry, EntryHead, EntryStatus, Filter, Revision, Store, StoreError, StoreId};
-use emitree_stores::SqliteStore;
+use emitree::middleware::store::{
+    Append, Entry, EntryHead, Filter, Post, Posted, Revision, Store, StoreError, StoreId,
+};
 use futures_util::future::BoxFuture;
-use serde_json::{Value, json};
 
-/// The log of a process, which stops it at a point.
-#[derive(Debug)]
-pub(crate) struct Log {
-    file: File,
-    /// The number of points before the one at which the process stops.
-    left: Mutex<Option<usize>>,
+use crate::kinds::Seen;
+use crate::log::Log;
+
+/// The defects of a store, which the check has to notice.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Flaws {
+    /// The kind of commits that it does not store.
+    pub(crate) swallowed: Option<String>,
+    /// `true` if it stores a commit that was made for another revision.
+    pub(crate) is_blind: bool,
 }
 
-impl Log {
-    pub(crate) fn open(path: &Path, stop: Option<usize>) -> io::Result<Arc<Self>> {
-        let file = OpenOptions::new().create(true).append(true).open(path)?;
-        Ok(Arc::new(Self { file, left: Mutex::new(stop) }))
-    }
-
-    /// Adds a line, such as `["model","main","2"]`.
-    pub(crate) fn add(&self, words: &[&str]) {
-        // One call of `write` for each line, so that a kill leaves whole lines.
-        let line = format!("{}\n", json!(words));
-        (&self.file).write_all(line.as_bytes()).expect("the log can be written");
-    }
-
-    /// Adds a line for a point. If the process has to stop here, says so, and stops the thread of the runtime for ever.
-    pub(crate) fn point(&self, words: &[&str]) {
-        self.add(words);
-        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
-        match *left {
-            None => {}
-            Some(0) => {
-                println!("at a point");
-                loop {
-                    std::thread::park();
-                }
-            }
-            Some(n) => *left = Some(n - 1),
-        }
+impl Flaws {
+    pub(crate) const fn is_any(&self) -> bool {
+        self.swallowed.is_some() || self.is_blind
     }
 }
 
 /// A store whose commits are points. It may swallow one kind of commit: it says that the commit is stored, and stores it
-/// only with the next one.
+/// only with the next one, or before the next list.
 #[derive(Clone, Debug)]
 pub(crate) struct Points {
     id: StoreId,
-    store: SqliteStore,
+    store: Arc<dyn Store>,
     log: Arc<Log>,
-    swallowed: Option<String>,
-    seen: Arc<Mutex<Seen>>,
-}
-
-/// The part of the entry that tells one kind of commit from another.
-#[derive(Debug, Default)]
-struct Seen {
-    is_held: bool,
-    has_ended: bool,
-    /// The number of calls of each turn that have no result yet, by its place.
-    open: BTreeMap<String, usize>,
-    /// The places of the calls with questions.
-    asked: BTreeSet<String>,
-    /// The commit that was swallowed.
-    pending: Option<Append>,
+    flaws: Flaws,
+    seen: Arc<Mutex<BTreeMap<String, Seen>>>,
 }
 
 impl Points {
-    pub(crate) fn new(store: SqliteStore, log: &Arc<Log>, swallowed: Option<String>) -> Self {
-        Self { id: StoreId::new(), store, log: Arc::clone(log), swallowed, seen: Arc::default() }
+    pub(crate) fn new(store: Arc<dyn Store>, log: &Arc<Log>, flaws: Flaws) -> Self {
+        Self { id: StoreId::new(), store, log: Arc::clone(log), flaws, seen: Arc::default() }
     }
 
-    fn seen(&self) -> MutexGuard<'_, Seen> {
+    fn seen(&self) -> MutexGuard<'_, BTreeMap<String, Seen>> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes over a commit of an entry, and returns its kinds.
+    fn kinds(&self, append: &Append) -> Vec<String> {
+        let id = &append.head.id;
+        let mut seen = self.seen();
+        let seen = seen.entry(id.clone()).or_insert_with(|| Seen::new(id));
+        let holder = append.lease.map(|_| append.by.clone());
+        seen.kinds(&append.head, holder, append.parts.iter().map(|part| &**part))
     }
 
     /// Stores a commit together with the one that was swallowed before it.
     async fn store(&self, append: &Append, kinds: &[String]) -> Result<Revision, StoreError> {
         let mut append = append.clone();
-        let swallowed = self.seen().pending.take();
+        let swallowed = self.seen().get_mut(&append.head.id).and_then(|seen| seen.pending.take());
         if let Some(before) = swallowed {
             append.head.revision = before.head.revision;
             if !append.replaces {
@@ -93,13 +66,33 @@ impl Points {
                 append.replaces = before.replaces;
             }
         }
-        let is_swallowed = |commit: &String| commit.split(' ').next() == self.swallowed.as_deref();
+        let is_swallowed = |commit: &String| commit.split(' ').next() == self.flaws.swallowed.as_deref();
         if kinds.iter().any(is_swallowed) {
+            self.log.count_points();
             let revision = Revision::new(append.head.revision.get() + 1);
-            self.seen().pending = Some(append);
+            self.seen().entry(append.head.id.clone()).and_modify(|seen| seen.pending = Some(append));
             return Ok(revision);
         }
+        if self.flaws.is_blind
+            && let Some(entry) = self.store.load(&append.head.id).await?
+        {
+            append.head.revision = entry.head.revision;
+            append.by = entry.head.holder.map_or(append.by, |holder| holder.by);
+        }
         self.store.append(&append).await
+    }
+
+    /// Stores all commits that were swallowed, so that a process sees in lists what it has stored.
+    async fn store_pending(&self) -> Result<(), StoreError> {
+        let pending: Vec<_> = self.seen().values_mut().filter_map(|seen| seen.pending.take()).collect();
+        for append in pending {
+            match self.store.append(&append).await {
+                // Another process has changed the entry, so the commit is lost.
+                Err(StoreError::Conflict { .. } | StoreError::Held { .. }) => {}
+                stored => _ = stored?,
+            }
+        }
+        Ok(())
     }
 }
 
@@ -110,29 +103,54 @@ impl Store for Points {
 
     fn load<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<Option<Entry>, StoreError>> {
         Box::pin(async move {
+            self.log.add(&["load", id]);
             let found = self.store.load(id).await?;
-            let mut seen = Seen::default();
+            let mut seen = Seen::new(id);
             if let Some(Entry { head, parts, .. }) = &found {
-                let found = seen.kinds(head, parts.iter().map(|part| &**part));
+                let found = seen.kinds(
+                    head,
+                    head.holder.as_ref().map(|holder| holder.by.clone()),
+                    parts.iter().map(|part| &**part),
+                );
                 self.log.add(&words("found", &found));
             }
-            *self.seen() = seen;
+            let mut all = self.seen();
+            seen.pending = all.remove(id).and_then(|before| before.pending);
+            all.insert(id.to_owned(), seen);
+            drop(all);
             Ok(found)
         })
     }
 
     fn append<'a>(&'a self, append: &'a Append) -> BoxFuture<'a, Result<Revision, StoreError>> {
         Box::pin(async move {
-            let kinds = self.seen().kinds(&append.head, append.parts.iter().map(|part| &**part));
+            let mut kinds = self.kinds(append);
             self.log.point(&words("before", &kinds));
             let revision = self.store(append, &kinds).await?;
+            kinds.push(format!("at {}/{revision}", append.head.id));
             self.log.point(&words("after", &kinds));
             Ok(revision)
         })
     }
 
+    fn post<'a>(&'a self, id: &'a str, post: &'a Post) -> BoxFuture<'a, Result<Posted, StoreError>> {
+        Box::pin(async move {
+            self.log.point(&["before", "post"]);
+            let posted = self.store.post(id, post).await?;
+            self.log.point(&["after", "post"]);
+            Ok(posted)
+        })
+    }
+
+    fn posts<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<Vec<Post>, StoreError>> {
+        self.store.posts(id)
+    }
+
     fn list<'a>(&'a self, filter: &'a Filter) -> BoxFuture<'a, Result<Vec<EntryHead>, StoreError>> {
-        self.store.list(filter)
+        Box::pin(async move {
+            self.store_pending().await?;
+            self.store.list(filter).await
+        })
     }
 
     fn remove<'a>(&'a self, id: &'a str, after: Revision) -> BoxFuture<'a, Result<(), StoreError>> {
@@ -140,79 +158,6 @@ impl Store for Points {
     }
 }
 
-impl Seen {
-    /// Takes over a commit, and returns its kinds, each with the place that it is about, such as `began order/1/0`.
-    fn kinds<'a>(&mut self, head: &EntryHead, parts: impl Iterator<Item = &'a [u8]>) -> Vec<String> {
-        let mut kinds = Vec::new();
-        let is_held = head.holder.is_some();
-        let has_ended = head.status == EntryStatus::Ended;
-        if is_held && !self.is_held {
-            kinds.push("claim".to_owned());
-        }
-        for part in parts {
-            let text = std::str::from_utf8(part).expect("records are text");
-            for record in text.lines() {
-                self.record(&serde_json::from_str(record).expect("a record is JSON"), &mut kinds);
-            }
-        }
-        if has_ended && !self.has_ended {
-            kinds.push("end".to_owned());
-        }
-        if !is_held && self.is_held {
-            kinds.push("release".to_owned());
-        }
-        if kinds.is_empty() {
-            kinds.push("other".to_owned());
-        }
-        (self.is_held, self.has_ended) = (is_held, has_ended);
-        kinds
-    }
-
-    fn record(&mut self, record: &Value, kinds: &mut Vec<String>) {
-        let session = record["in"].as_str().unwrap_or("order");
-        let turn = |record: &Value| format!("{session}/{}", record["turn"]);
-        if array(&record["said"]["messages"]).iter().any(|message| message["role"] == "user") {
-            kinds.push(format!("input {session}"));
-        }
-        if let Some(asks) = record.get("asks") {
-            kinds.push(format!("asking {}", turn(asks)));
-        }
-        if let Some(response) = record.get("turn") {
-            let calls = array(&response["response"]["parts"]).iter().filter(|part| part["type"] == "tool_call").count();
-            self.open.insert(turn(response), calls);
-            kinds.push(format!("response {}", turn(response)));
-        }
-        if let Some(call) = record.get("call") {
-            let place = format!("{}/{}", turn(call), call["call"]);
-            if call["fact"].get("begun").is_some() {
-                kinds.push(format!("began {place}"));
-            }
-            if call["fact"].get("asked").is_some() && self.asked.insert(place.clone()) {
-                kinds.push(format!("question {place}"));
-            }
-            if call["fact"].get("settled").is_some() {
-                self.open.entry(turn(call)).and_modify(|open| *open -= 1);
-                kinds.push(format!("settled {place}"));
-            }
-        }
-        // A turn may end with open calls, and ends again when it was resumed.
-        if let Some(placed) = record.get("placed")
-            && self.open.get(&turn(placed)) == Some(&0)
-        {
-            kinds.push(format!("turn {}", turn(placed)));
-        }
-        // The id is the key of the call, with a hash.
-        if let Some(id) = record["answered"]["id"].as_str() {
-            let place = id.rsplitn(3, '/').last().unwrap_or_default();
-            kinds.push(format!("answer {place}"));
-        }
-    }
-}
-
 fn words<'a>(first: &'a str, others: &'a [String]) -> Vec<&'a str> {
     [first].into_iter().chain(others.iter().map(String::as_str)).collect()
-}
-
-fn array(value: &Value) -> &[Value] {
-    value.as_array().map_or(&[], Vec::as_slice)
 }

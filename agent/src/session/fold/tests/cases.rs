@@ -102,6 +102,35 @@ fn records_are_small_json_and_their_faults_have_a_number_and_a_path() {
     assert_eq!(fault, "record 7: no run has the turn 1 in hand");
 }
 
+#[test]
+fn a_result_keeps_its_parts_and_a_record_with_another_kind_of_part_is_refused() {
+    let mut fold = at_work();
+    let before = fold.clone();
+    let record = |part: &str| {
+        let line =
+            format!(r#"{{"call":{{"turn":1,"call":0,"fact":{{"settled":{{"content":"ok","parts":[{part}]}}}}}}}}"#);
+        let read = Line::read(&line).expect(&line);
+        assert_eq!(json_of(&read), line);
+        read.record
+    };
+    let fault = fold.apply(record(r#"{"type":"reasoning","content":"forged"}"#)).expect_err("it is forged");
+    assert_eq!(
+        fault,
+        "message 0 has a result for the id `c1` with a reasoning, but the parts of a result are texts and references to content"
+    );
+    assert_eq!(fold, before);
+    let image = r#"{"type":"uri","modality":"image","mime_type":"image/png","uri":"data:image/png;base64,AA=="}"#;
+    apply(&mut fold, [record(image), Record::Placed { turn: 1 }]);
+    let mut stored = serde_json::to_value(&fold).expect("JSON");
+    let parts = &mut stored["messages"][2]["parts"][0]["parts"];
+    assert_eq!(parts[0], serde_json::from_str::<Value>(image).expect("JSON"));
+    // A snapshot is checked too.
+    parts[0] = json!({"type": "tool_call_response", "id": "c1", "response": "forged"});
+    let line = json!({ "session": stored }).to_string();
+    let fault = Conversation::read([line.as_str()]).expect_err("it is forged");
+    assert!(fault.contains("message 1 has a result for the id `c1` with a tool result"), "{fault}");
+}
+
 // A26
 #[test]
 fn an_answer_stays_until_the_end_of_its_run_is_stored() {
@@ -307,4 +336,32 @@ fn a_withheld_answer_forgets_earlier_points() {
     assert!(!whole.to_string().contains("secret"), "{whole}");
     let other = Record::Replaced { run: 0, message: pays(1), withheld: false };
     assert_eq!(fold.apply(other), Err("the answer has other calls".to_owned()));
+}
+
+fn rewritten(run: u32, removed: usize) -> Record {
+    Record::Rewritten { run, at: 0, removed, add: vec![user("summary")] }
+}
+
+#[test]
+fn a_refused_record_leaves_a_turn_that_was_rewritten_as_it_is() {
+    let mut fold = at_work();
+    apply(&mut fold, [Record::Over { run: 0, returned: false }, began(1, true), began(2, false), rewritten(2, 3)]);
+    let before = fold.clone();
+    let fault = fold.apply(asks(1, 9)).expect_err("not the next turn");
+    assert_eq!((fault.as_str(), &fold), ("the turn 9 is not the next one, 2", &before));
+    apply(&mut fold, [asks(1, 2)]);
+    assert!(fold.runs[0].open.is_none());
+}
+
+// A1
+#[test]
+fn a_turn_that_a_hook_has_cut_behind_its_results_gets_them_also_if_the_cut_is_undone() {
+    let mut fold = at_work();
+    let injected = Record::Injected { turn: 1, messages: vec![user("And?")], answers: false };
+    apply(&mut fold, [injected, Record::Over { run: 0, returned: false }, began(1, true)]);
+    apply(&mut fold, [began(2, false), rewritten(2, 3)]);
+    assert_eq!(texts(&fold), ["summary", "And?"]);
+    apply(&mut fold, [fact(1, settled("paid"))]);
+    apply(&mut fold, [Record::Again { run: 2 }]);
+    assert_eq!(texts(&fold), ["Pay.", "", "paid", "And?"]);
 }

@@ -1,13 +1,13 @@
 use std::sync::Arc;
 
-use emitree_runtime::{Answer, Interrupt};
+use emitree_runtime::{Answer, Interrupt, KeptValue};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::{Rng, assert_valid, call, json_of, response, user};
 use crate::session::fold::Conversation;
 use crate::session::record::{Asked, Fact, Input, Line, Record, SettledAs, TurnAt};
-use crate::{Message, ToolResult};
+use crate::{Message, Part, ToolResult};
 
 fn message(rng: &mut Rng) -> Arc<Message> {
     let call = |n: usize| call(&format!("c{n}"), "t", json!({}));
@@ -41,7 +41,14 @@ fn fact(rng: &mut Rng) -> Fact {
         9 => Fact::NotOffered,
         10 => Fact::Waits,
         11 => Fact::Stopped,
-        _ => Fact::Settled(Box::new(SettledAs { content: "forged".into(), is_error: flag, ..SettledAs::default() })),
+        12 => Fact::Kept(KeptValue::new(n as u64)),
+        _ => {
+            let text = Part::Text { content: "forged".into() };
+            let parts = [vec![], vec![text.clone()], vec![text, Part::reasoning("forged", None)]];
+            let parts = parts.into_iter().nth(rng.below(3)).unwrap_or_default();
+            let settled = SettledAs { content: "forged".into(), parts, is_error: flag, ..SettledAs::default() };
+            Fact::Settled(Box::new(settled))
+        }
     }
 }
 

@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use emitree_runtime::{Answer, Interrupt, RunKey};
+use emitree_runtime::{Answer, Interrupt, KeptValue, RunKey};
 use serde_json::{Value, json};
 
 use super::{Log, Rng, assert_valid, call, response, user};
@@ -399,10 +399,10 @@ impl Sim {
         let at = from + self.rng.below(self.log.lines.len() - from + 1);
         self.models.truncate(at + 1);
         self.model = self.models[at].clone();
-        let found = Log::read(&self.log.lines[..at]);
+        let mut found = Log::read(&self.log.lines[..at]);
         self.log = self.log.killed(at);
         for run in found.dead() {
-            self.model.die(&found, run);
+            self.model.die(&mut found, run);
             self.models.push(self.model.clone());
         }
         self.runs.clear();
@@ -420,7 +420,8 @@ impl Sim {
         let at = 1 + self.rng.below(self.log.lines.len());
         let mut model = self.models[at].clone();
         let fold = Log::read(&self.log.lines[..at]);
-        fold.dead().iter().for_each(|run| model.die(&fold, *run));
+        let mut ends = fold.clone();
+        fold.dead().iter().for_each(|run| model.die(&mut ends, *run));
         model.stopped_answer = None;
         let waiting: BTreeSet<_> = fold.inbox.iter().map(|waiting| sent_text(&waiting.sent)).collect();
         model.sent.retain(|text| !waiting.contains(text));
@@ -512,25 +513,16 @@ impl Sim {
             self.model.groups.push(group_of(run, &open));
         }
         self.model.held.remove(&run);
-        if answers {
-            self.model.held.insert(run, turn);
-        }
         self.push(Record::Placed { turn });
         if answers {
+            self.model.held.insert(run, turn);
             self.push(Record::Ends { run, turn });
         }
     }
 
     fn over(&mut self, run: u32, returned: bool) {
-        self.model.over(run, returned || self.others_turn_is_open(run));
+        self.model.over(run, returned || others_turn_is_open(&self.log.fold, run));
         self.push(Record::Over { run, returned });
-    }
-
-    /// Returns `true` if another run has left an open turn, which is resumed first, so that an answer stays.
-    fn others_turn_is_open(&self, run: u32) -> bool {
-        let fold = &self.log.fold;
-        let stopped = fold.stopped.filter(|stopped| *stopped != run).and_then(|stopped| fold.find_run(stopped));
-        stopped.is_some_and(|stopped| stopped.open.is_some())
     }
 
     fn retry(&mut self) {
@@ -610,7 +602,7 @@ impl Sim {
                 // The last commit has failed.
                 self.count("not returned");
                 answer.into_iter().for_each(|turn| _ = self.model.held.insert(number, turn));
-                self.model.over(number, self.others_turn_is_open(number));
+                self.model.over(number, others_turn_is_open(&self.log.fold, number));
                 self.push(Record::NotReturned { run: number });
             }
         }
@@ -729,6 +721,9 @@ impl Sim {
         if pending.is_some() || (!of.has_begun && self.rng.chance(25)) {
             self.next += 1;
             let asked = pending.map_or_else(|| self.question(turn, call, self.next), |known| known.asked.clone());
+            if self.rng.chance(50) {
+                self.push(fact(Fact::Kept(KeptValue::new(self.next))));
+            }
             self.push(fact(Fact::Asked(asked)));
             self.count("asked");
             return;
@@ -736,7 +731,9 @@ impl Sim {
         if !of.begins() && self.rng.chance(5) {
             self.push(fact(Fact::Begun { called: true }));
             self.push(fact(Fact::NotBegun));
-            assert_eq!(self.call(turn, call).has_begun, of.has_begun, "as before the commit that has failed");
+            let now = self.call(turn, call);
+            let [now, before] = [(now.has_begun, now.kept), (of.has_begun, of.kept)];
+            assert_eq!(now, before, "as before the commit that has failed");
             return;
         }
         self.execute(turn, call, &asked);
@@ -930,12 +927,13 @@ fn replaced<'a>(span: &'a Span, all: &mut Vec<&'a Arc<Message>>) {
 
 impl Model {
     /// A run ends, and its turn enters the history.
-    fn die(&mut self, fold: &Conversation, number: u32) {
+    fn die(&mut self, fold: &mut Conversation, number: u32) {
         let run = fold.runs.iter().find(|run| run.number == number).expect("a run");
         if let Some(open) = run.open.as_ref().filter(|open| !open.is_placed) {
             self.groups.push(group_of(number, open));
         }
-        self.over(number, false);
+        self.over(number, others_turn_is_open(fold, number));
+        fold.apply(Record::Over { run: number, returned: false }).expect("it is not over");
     }
 
     fn over(&mut self, run: u32, returned: bool) {
@@ -955,6 +953,12 @@ impl Model {
     }
 }
 
+/// Returns `true` if another run has left an open turn, which is resumed first, so that an answer stays.
+fn others_turn_is_open(fold: &Conversation, run: u32) -> bool {
+    let stopped = fold.stopped.filter(|stopped| *stopped != run).and_then(|stopped| fold.find_run(stopped));
+    stopped.is_some_and(|stopped| stopped.open.is_some())
+}
+
 fn group_of(run: u32, open: &OpenTurn) -> Group {
     let mut texts = vec![open.response.text()];
     texts.extend(open.response.tool_calls().map(|call| format!("result {}", call.id)));
@@ -971,7 +975,8 @@ fn sent_text(sent: &Input) -> String {
 
 fn run_scripts(rewrites: bool) {
     let number = |name| std::env::var(name).ok().and_then(|number| number.parse::<u64>().ok());
-    let seeds = number("SEED").map_or(1..1 + number("CASES").unwrap_or(60), |seed| seed..seed + 1);
+    let cases = if std::env::var_os("EMITREE_LONG").is_some() { 400 } else { 60 };
+    let seeds = number("SEED").map_or(1..1 + number("CASES").unwrap_or(cases), |seed| seed..seed + 1);
     let mut counts: BTreeMap<&'static str, u32> = BTreeMap::new();
     for seed in seeds.clone() {
         let script = std::panic::catch_unwind(|| {

@@ -12,7 +12,7 @@ use emitree::{Emitter, EventName, Result, RunContext, Runnable};
 
 use crate::agents::{Pieces, agent};
 
-#[path = "support/agents.rs"]
+#[path = "../support/agents.rs"]
 mod agents;
 
 const TICK: EventName = EventName::new("tick");
@@ -24,8 +24,7 @@ fn main() {
             let times = times.parse().expect("a number of times");
             operate(operation, times);
         }
-        // `cargo bench` starts this program without an operation.
-        _ => println!("count instructions: scripts/instructions"),
+        _ => panic!("name an operation and how often it is executed, or use scripts/instructions"),
     }
 }
 

@@ -1,0 +1,194 @@
+//! Answers and submissions that race with other processes, and replies of the store that are lost (F3, F5, M13).
+
+use std::fmt;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use emitree_middleware::Durable;
+use emitree_middleware::durable::AlreadyAnswered;
+use emitree_middleware::store::{
+    Append, Entry, EntryHead, Filter, MemoryStore, Post, Posted, Revision, Store, StoreError, StoreId, Take, WorkerHead,
+};
+use emitree_runtime::{Answer, Interrupt, Result, RunContext, Runnable, runnable_fn};
+use futures_util::future::{BoxFuture, join};
+use serde_json::json;
+use tokio::sync::Notify;
+
+use super::ID;
+use super::kill::{Killer, OfProcess};
+
+/// The work of another process, which it does once.
+type Meanwhile = Mutex<Option<BoxFuture<'static, ()>>>;
+
+/// The store of a process, between whose calls another process does something.
+#[derive(Clone)]
+struct Slow {
+    id: StoreId,
+    store: MemoryStore,
+    after_load: Arc<Meanwhile>,
+    /// The reply to this append is lost.
+    after_append: Arc<Meanwhile>,
+    has_loaded: Arc<Notify>,
+}
+
+impl fmt::Debug for Slow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a slow store")
+    }
+}
+
+impl Slow {
+    fn new(store: &MemoryStore) -> Self {
+        let (after_load, after_append) = Default::default();
+        Self { id: StoreId::new(), store: store.clone(), after_load, after_append, has_loaded: Arc::default() }
+    }
+}
+
+fn take(meanwhile: &Meanwhile) -> Option<BoxFuture<'static, ()>> {
+    meanwhile.lock().expect("a lock").take()
+}
+
+impl Store for Slow {
+    fn store_id(&self) -> StoreId {
+        self.id
+    }
+
+    fn load<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<Option<Entry>, StoreError>> {
+        Box::pin(async move {
+            let entry = self.store.load(id).await;
+            if let Some(meanwhile) = take(&self.after_load) {
+                meanwhile.await;
+                self.has_loaded.notify_one();
+            }
+            entry
+        })
+    }
+
+    fn append<'a>(&'a self, append: &'a Append) -> BoxFuture<'a, Result<Revision, StoreError>> {
+        Box::pin(async move {
+            let stored = self.store.append(append).await;
+            let Some(meanwhile) = take(&self.after_append) else { return stored };
+            meanwhile.await;
+            Err(StoreError::failed("no reply", fmt::Error))
+        })
+    }
+
+    fn post<'a>(&'a self, id: &'a str, post: &'a Post) -> BoxFuture<'a, Result<Posted, StoreError>> {
+        self.store.post(id, post)
+    }
+
+    fn posts<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<Vec<Post>, StoreError>> {
+        self.store.posts(id)
+    }
+
+    fn list<'a>(&'a self, filter: &'a Filter) -> BoxFuture<'a, Result<Vec<EntryHead>, StoreError>> {
+        self.store.list(filter)
+    }
+
+    fn take<'a>(&'a self, take: &'a Take) -> BoxFuture<'a, Result<Vec<EntryHead>, StoreError>> {
+        self.store.take(take)
+    }
+
+    fn workers(&self) -> BoxFuture<'_, Result<Vec<WorkerHead>, StoreError>> {
+        self.store.workers()
+    }
+
+    fn remove<'a>(&'a self, id: &'a str, after: Revision) -> BoxFuture<'a, Result<(), StoreError>> {
+        self.store.remove(id, after)
+    }
+}
+
+/// The job in a process of its own.
+fn elsewhere(store: &MemoryStore) -> Durable {
+    Durable::new(&OfProcess::new(store, &Killer::at(usize::MAX)), ID)
+}
+
+/// Runs a job that asks who answers.
+async fn start(job: Durable) -> Result<String> {
+    let asks =
+        runnable_fn(
+            "job",
+            |(): (), ctx: RunContext| async move { ctx.ask::<String>(Interrupt::new("who", json!({}))) },
+        );
+    asks.run(()).middleware(job).await
+}
+
+/// Returns a store with a job that has asked, and the id of its question.
+async fn asked() -> (MemoryStore, String) {
+    let store = MemoryStore::new();
+    start(elsewhere(&store)).await.expect_err("a question");
+    let question = elsewhere(&store).questions().await.expect("a store").remove(0);
+    (store, question.id)
+}
+
+/// F5
+#[tokio::test]
+async fn an_answer_whose_reply_is_lost_is_the_first_although_the_job_has_ended_since() {
+    let (store, question) = asked().await;
+    let slow = Slow::new(&store);
+    let goes_on = elsewhere(&store);
+    let ends = async { assert_eq!(start(goes_on).await.expect("an output"), "Ada") };
+    *slow.after_append.lock().expect("a lock") = Some(Box::pin(ends));
+    Durable::new(&slow, ID).answer(&question, json!("Ada")).await.expect("the first answer");
+    assert!(take(&slow.after_append).is_none(), "the reply was lost");
+    let error = Durable::new(&slow, ID).answer(&question, json!("Ada")).await.expect_err("the same again");
+    assert!(error.find::<AlreadyAnswered>().is_some(), "{error:?}");
+}
+
+/// F5
+#[tokio::test]
+async fn an_answer_whose_reply_is_lost_is_the_first_although_a_worker_holds_the_job_since() {
+    let (store, question) = asked().await;
+    let slow = Slow::new(&store);
+    let worker = store.clone();
+    let takes = async move {
+        let head = worker.load(ID).await.expect("a store").expect("an entry").head;
+        let held = Append::new(head).by("worker").holding(Duration::from_secs(600));
+        worker.append(&held).await.expect("nobody holds it");
+    };
+    *slow.after_append.lock().expect("a lock") = Some(Box::pin(takes));
+    Durable::new(&slow, ID).answer(&question, json!("Ada")).await.expect("the first answer");
+    assert!(take(&slow.after_append).is_none(), "the reply was lost");
+}
+
+/// F5
+#[tokio::test]
+async fn an_answer_is_not_accepted_if_a_read_of_its_process_has_replaced_it_by_that_of_another() {
+    let (store, question) = asked().await;
+    let slow = Slow::new(&store);
+    let (other, id) = (elsewhere(&store), question.clone());
+    let answers =
+        async move { other.answer(&id, Answer::from(json!("Bob")).by("Bob")).await.expect("the first answer") };
+    *slow.after_load.lock().expect("a lock") = Some(Box::pin(answers));
+    let job = Durable::new(&slow, ID);
+    let reads = async {
+        // The answer waits for its commit now, and the job is read before it.
+        slow.has_loaded.notified().await;
+        job.questions().await
+    };
+    let (answered, questions) = join(job.answer(&question, json!("Ada")), reads).await;
+    assert!(questions.expect("a store").is_empty());
+    let error = answered.expect_err("the second answer");
+    assert_eq!(error.find::<AlreadyAnswered>().and_then(|answered| answered.first.by.as_deref()), Some("Bob"));
+    assert_eq!(start(elsewhere(&store)).await.expect("an output"), "Bob");
+}
+
+/// F3
+#[tokio::test]
+async fn a_submission_that_a_read_of_its_process_has_replaced_is_made_again() {
+    let store = MemoryStore::new();
+    let slow = Slow::new(&store);
+    let begins = elsewhere(&store);
+    let meanwhile = async move { _ = start(begins).await.expect_err("a question") };
+    *slow.after_load.lock().expect("a lock") = Some(Box::pin(meanwhile));
+    let job = Durable::new(&slow, ID);
+    let reads = async {
+        slow.has_loaded.notified().await;
+        job.questions().await
+    };
+    let (submitted, questions) = join(job.submit("queue", &()), reads).await;
+    assert_eq!(questions.expect("a store").len(), 1);
+    assert!(submitted.expect("a store").is_new);
+    let head = store.load(ID).await.expect("a store").expect("an entry").head;
+    assert_eq!(head.queue.as_deref(), Some("queue"));
+}
