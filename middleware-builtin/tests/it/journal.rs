@@ -705,6 +705,24 @@ async fn a_holder_takes_what_others_post_within_a_second_and_once() {
 }
 
 /// F4
+#[tokio::test(start_paused = true)]
+async fn a_post_stays_in_the_store_until_the_change_that_has_it_is_there() {
+    let store = Watched::new();
+    let (a, b) = (Notes::open(&store, "a").await, Notes::open(&store, "b").await);
+    let claim = a.journal().claim().await.expect("a free entry");
+    let failure = StoreError::failed("the notes cannot be written", "no ink");
+    a.faults.lock().expect("a lock").push_back(Some(failure));
+    b.journal().post(&Post::new("from b")).await.expect("a post");
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    assert_eq!(a.lines(), ["from b"]);
+    assert_eq!((store.entry().await.head.posts, store.lines().await), (1, Vec::new()));
+    // The next append has it.
+    a.journal().confirm().await.expect("ink");
+    assert_eq!((store.entry().await.head.posts, store.lines().await), (0, a.lines()));
+    claim.release().await.expect("ink");
+}
+
+/// F4
 #[tokio::test]
 async fn the_holder_has_taken_its_own_post_when_it_returns() {
     let store = Watched::new();

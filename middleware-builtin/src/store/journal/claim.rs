@@ -39,8 +39,8 @@ impl Claim {
     ///
     /// If the future is dropped, the changes are stored and the entry is released nevertheless.
     pub async fn release(mut self) -> Result<Revision, StoreError> {
-        let Some(Held { journal, owner }) = self.0.take() else { return Ok(Revision::NONE) };
-        let lost = journal.state.lock().give_up(owner);
+        let Some(Held { journal, mut owner }) = self.0.take() else { return Ok(Revision::NONE) };
+        let lost = journal.state.lock().give_up(&mut owner);
         if let Some(lost) = lost {
             return Err(lost);
         }
@@ -50,8 +50,8 @@ impl Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        let Some(Held { journal, owner }) = self.0.take() else { return };
-        let lost = journal.state.lock().give_up(owner);
+        let Some(Held { journal, mut owner }) = self.0.take() else { return };
+        let lost = journal.state.lock().give_up(&mut owner);
         if lost.is_none() {
             journal.wake_writer();
         }

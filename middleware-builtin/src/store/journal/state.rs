@@ -90,15 +90,17 @@ impl State {
     /// Takes one claim back. The last one asks the writer to release the entry. Returns the error of a claim that was
     /// lost.
     ///
-    /// The writer keeps the owner until it has asked it for its last changes.
-    pub(super) fn give_up(&mut self, owner: Option<Arc<dyn Journaled>>) -> Option<StoreError> {
+    /// The writer takes the owner, and keeps it until it has asked it for its last changes. After a loss there are none.
+    pub(super) fn give_up(&mut self, owner: &mut Option<Arc<dyn Journaled>>) -> Option<StoreError> {
         self.claims -= 1;
         if self.claims > 0 {
             return self.lost.clone();
         }
-        self.waiting.owners.extend(owner);
         let lost = self.lost.take();
         self.waiting.releases = lost.is_none();
+        if lost.is_none() {
+            self.waiting.owners.extend(owner.take());
+        }
         lost
     }
 

@@ -91,7 +91,10 @@ impl Inner {
                 let state = self.state.lock();
                 state.is_whole_due(!claims && !state.is_claimed() && state.is_held())
             };
-            let change = match self.change(whole) {
+            let changed = self.change(whole);
+            // A post is in the store until the change that has it is.
+            let takes = changed.is_ok();
+            let change = match changed {
                 Err(error) if claims => return Err(error),
                 // The lease is renewed or released nevertheless.
                 Err(error) => {
@@ -100,7 +103,7 @@ impl Inner {
                 }
                 Ok(change) => change,
             };
-            let Some(append) = self.plan(batch, change) else { break };
+            let Some(append) = self.plan(batch, change, takes) else { break };
             self.state.lock().pending = Some(Arc::new(append));
             match self.settle().await {
                 // Another process was faster: look again.
@@ -119,16 +122,18 @@ impl Inner {
         lost.map_or(Ok(()), Err)
     }
 
-    /// Returns the append for a batch, or `None` if there is nothing to store.
-    fn plan(&self, batch: &Waiting, change: Option<Change>) -> Option<Append> {
+    /// Returns the append for a batch, or `None` if there is nothing to store. `takes` is `true` if it takes the posts that
+    /// the owner has taken over.
+    fn plan(&self, batch: &Waiting, change: Option<Change>, takes: bool) -> Option<Append> {
         let state = self.state.lock();
         let held = state.is_held();
         let claimed = state.is_claimed() || !batch.claims.is_empty() || state.adopted.is_some();
         let renews = claimed && (batch.renews || state.renew_at <= Instant::now());
-        if change.is_none() && held == claimed && !renews && state.taking.is_empty() {
+        let taking = if takes { &*state.taking } else { &[] };
+        if change.is_none() && held == claimed && !renews && taking.is_empty() {
             return None;
         }
-        let mut append = Append::new(state.head.clone()).by(&*state.by).taking(state.taking.iter().copied());
+        let mut append = Append::new(state.head.clone()).by(&*state.by).taking(taking.iter().copied());
         drop(state);
         let has_queue = append.head.queue.is_some() || change.as_ref().is_some_and(|change| change.queue.is_some());
         if claimed {
