@@ -42,7 +42,7 @@ pub(super) const KIND: &str = "session";
 /// How often a process that has sent messages looks whether they were taken.
 const LOOK: Duration = Duration::from_millis(50);
 
-static OPEN: OpenEntries<SessionEntry> = OpenEntries::new();
+static OPEN: OpenEntries<Log> = OpenEntries::new();
 
 /// A session in a store. Its log keeps it alive.
 #[derive(Debug)]
@@ -132,8 +132,8 @@ impl SessionEntry {
     async fn open(kept: Kept, id: String) -> emitree_runtime::Result<Session> {
         check_id(&id)?;
         let store_id = kept.store.store_id();
-        if let Some(session) = OPEN.get(store_id, &id).and_then(|entry| entry.session()) {
-            return Ok(session);
+        if let Some(log) = OPEN.get(store_id, &id) {
+            return Ok(Session::of_log(log));
         }
         let found = kept.store.load(&id).await?;
         let session = match &found {
@@ -155,8 +155,8 @@ impl SessionEntry {
 
     /// Returns a session that is open, or one that is read when a run claims it.
     pub(super) fn unread(key: &RunKey, kept: Kept) -> Session {
-        if let Some(session) = OPEN.get(kept.store.store_id(), key.as_str()).and_then(|entry| entry.session()) {
-            return session;
+        if let Some(log) = OPEN.get(kept.store.store_id(), key.as_str()) {
+            return Session::of_log(log);
         }
         let (session, head) = (Session::with_key(key), EntryHead::new(key.as_str(), KIND));
         Self::keep(session, kept, head, 0, 0)
@@ -187,18 +187,12 @@ impl SessionEntry {
         };
         let known = Mutex::new(known);
         let log = Arc::downgrade(&session.log);
-        let entry = Arc::new_cyclic(|this: &Weak<Self>| Self {
-            journal: Journal::new(Arc::clone(&kept.store), head, bytes, &kept.lease, this.clone()),
-            log,
-            known,
-            kept,
-        });
-        let open = OPEN.insert_or_get(store_id, &id, Arc::clone(&entry));
-        match open.session() {
-            Some(open) => open,
-            None => session,
+        let owner: Weak<dyn Journaled> = log.clone();
+        let journal = Journal::new(Arc::clone(&kept.store), head, bytes, &kept.lease, owner);
+        if session.log.keep(Arc::new(Self { journal, log, known, kept })) {
+            session.end_dead();
         }
-        .kept_by(open)
+        Session::of_log(OPEN.insert_or_get(store_id, &id, session.log))
     }
 
     /// Returns `true` if the store has the session.
@@ -257,9 +251,10 @@ impl SessionEntry {
     async fn create(session: Session, kept: Kept) -> Result<Session, PastError> {
         let id = session.id().to_owned();
         let turns = session.read(|session| session.turns);
-        drop(Self::keep(session.clone(), kept, EntryHead::new(&*id, KIND), 0, turns));
+        let open = Self::keep(session.clone(), kept, EntryHead::new(&*id, KIND), 0, turns);
         // Another task, or another process, may be faster.
-        let Some(entry) = session.log.entry() else { return Err(PastError::Exists { id }) };
+        let entry = session.log.entry().filter(|_| Arc::ptr_eq(&open.log, &session.log));
+        let Some(entry) = entry else { return Err(PastError::Exists { id }) };
         match entry.journal.commit().await {
             Ok(_) => Ok(session),
             Err(StoreError::Conflict { .. }) => Err(PastError::Exists { id }),
@@ -279,10 +274,6 @@ impl SessionEntry {
         };
         known.snapshot = fold.turns;
         Snapshot { older, line: Record::Session(Box::new(fold.clone())).into() }
-    }
-
-    fn session(&self) -> Option<Session> {
-        self.log.upgrade().map(Session::of_log)
     }
 
     /// Claims the session for a run. In a job, waits for a process that holds it.
@@ -364,6 +355,12 @@ pub(crate) struct End {
 }
 
 impl Known {
+    /// Returns the inputs that were handed over, and that are not stored at a revision.
+    pub(super) fn not_stored(&self, revision: Revision) -> &[Line] {
+        let (handed, before) = &self.handed;
+        if *before == revision { handed } else { &[] }
+    }
+
     /// Returns the status while no run uses the session. Workers go on with one that has a queue.
     pub(super) fn status(&self, now: &Now, has_queue: bool) -> EntryStatus {
         let idle = if has_queue { EntryStatus::Queued } else { EntryStatus::Paused };
@@ -476,9 +473,33 @@ impl Now {
     }
 }
 
-impl Journaled for SessionEntry {
+/// The journal asks the log, which lives until its last changes are stored.
+impl Journaled for Log {
     fn change(&self, whole: bool) -> Result<Option<Change>, StoreError> {
-        let Some(log) = self.log.upgrade() else { return Ok(None) };
+        self.entry().map_or(Ok(None), |entry| entry.change(self, whole))
+    }
+
+    fn reload(&self, entry: &Entry) -> Result<(), StoreError> {
+        self.entry().map_or(Ok(()), |kept| kept.reload(self, entry))
+    }
+
+    fn take(&self, posts: &[Post]) -> usize {
+        let log = self.entry().and_then(|entry| Some((entry, entry.log.upgrade()?)));
+        log.map_or(0, |(entry, log)| entry.take_posts(&log, posts))
+    }
+
+    fn rest(&self, attempts: u32) -> Rest {
+        self.entry().map_or(Rest { due: None, attempts }, |entry| entry.rest(attempts))
+    }
+
+    fn lost(&self, error: &StoreError) {
+        let runs = self.lock().runs();
+        runs.iter().for_each(|run| _ = run.abort(error.to_string()));
+    }
+}
+
+impl SessionEntry {
+    fn change(&self, log: &Log, whole: bool) -> Result<Option<Change>, StoreError> {
         let failed =
             |error: Error| StoreError::failed(format!("the session `{}` cannot be written", self.journal.id()), error);
         log.sync_all().map_err(failed)?;
@@ -530,8 +551,7 @@ impl Journaled for SessionEntry {
         Ok(Some(Change { status, questions, meta, parts, older, gets_on, queue: queue_named }))
     }
 
-    fn reload(&self, entry: &Entry) -> Result<(), StoreError> {
-        let Some(log) = self.log.upgrade() else { return Ok(()) };
+    fn reload(&self, log: &Log, entry: &Entry) -> Result<(), StoreError> {
         let (fold, snapshot) = (fold_of(entry)?, self.kept.turns_of_snapshot(entry)?);
         let root = log.root();
         // Values of users are dropped below, so `known` is not locked meanwhile. The journal calls one method at a time.
@@ -560,19 +580,9 @@ impl Journaled for SessionEntry {
         Ok(())
     }
 
-    fn take(&self, posts: &[Post]) -> usize {
-        self.log.upgrade().map_or(0, |log| self.take_posts(&log, posts))
-    }
-
     fn rest(&self, attempts: u32) -> Rest {
         let known = &*self.known.lock();
         known.rest(known.listed.status, &known.listed.questions, attempts)
-    }
-
-    fn lost(&self, error: &StoreError) {
-        let Some(log) = self.log.upgrade() else { return };
-        let runs = log.lock().runs();
-        runs.iter().for_each(|run| _ = run.abort(error.to_string()));
     }
 }
 
@@ -677,14 +687,6 @@ impl Session {
             Some(entry) => entry.journal.refresh().await.map(drop),
             None => Ok(()),
         }
-    }
-
-    /// Lets a store keep the session.
-    fn kept_by(self, entry: Arc<SessionEntry>) -> Self {
-        if self.log.keep(entry) {
-            self.end_dead();
-        }
-        self
     }
 
     fn is_live(&self) -> bool {

@@ -66,10 +66,17 @@ pub(super) fn answer_in(post: &Post) -> Option<Answer> {
 }
 
 impl SessionEntry {
+    /// Returns the records that the store does not have, also those whose append another process has prevented.
+    fn unstored(&self, log: &Log) -> Vec<Line> {
+        let revision = self.journal.revision();
+        let known = self.known.lock();
+        known.not_stored(revision).iter().chain(log.lock().lines().unwrap_or_default()).cloned().collect()
+    }
+
     /// Sends the inputs that are not stored to the process that holds the session. Returns `false` if other changes of the
     /// program are not stored, which cannot be sent.
     pub(super) async fn post_inputs(&self, log: &Log) -> Result<bool, StoreError> {
-        let unstored: Vec<_> = log.lock().lines().unwrap_or_default().to_vec();
+        let unstored = self.unstored(log);
         let stays = |line: &Line| matches!(line.record, Record::Meta { .. } | Record::Said { .. });
         let are_all = !unstored.iter().any(stays);
         for line in unstored {
@@ -83,8 +90,7 @@ impl SessionEntry {
     /// Returns `true` if none of the inputs that were sent waits in the store, or if workers go on with them. Otherwise the
     /// process that holds the session may release it without them, and nobody would know of them.
     pub(super) async fn are_posts_safe(&self, log: &Log) -> Result<bool, StoreError> {
-        let sent: Vec<_> =
-            log.lock().lines().unwrap_or_default().iter().filter_map(|line| id_of(&line.record)).collect();
+        let sent: Vec<_> = self.unstored(log).iter().filter_map(|line| id_of(&line.record)).collect();
         let store = &self.kept.store;
         if store.posts(self.journal.id()).await?.iter().all(|post| !sent.contains(&post.id)) {
             return Ok(true);

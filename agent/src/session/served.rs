@@ -11,17 +11,24 @@ use emitree_runtime::{Error, Interrupt, Result};
 use crate::session::Session;
 use crate::session::entry::{KIND, Kept, Known, Now, SessionEntry, not_stored};
 use crate::session::keys::read_key;
+use crate::session::log::Log;
 use crate::session::past::Keep;
 use crate::session::record::Record;
 
-impl Adopted for SessionEntry {
+/// A session that a worker has taken.
+struct Taken {
+    log: Arc<Log>,
+    entry: Arc<SessionEntry>,
+}
+
+impl Adopted for Taken {
     fn journal(&self) -> &Journal {
-        &self.journal
+        &self.entry.journal
     }
 
     fn hand_over(&self) {
-        self.known.lock().is_handed_over = true;
-        let runs = self.log.upgrade().map(|log| log.lock().runs()).unwrap_or_default();
+        self.entry.known.lock().is_handed_over = true;
+        let runs = self.log.lock().runs();
         runs.iter().for_each(|run| _ = run.abort("its worker is shut down"));
     }
 }
@@ -38,7 +45,7 @@ impl SessionEntry {
         let kept = Kept { store: Arc::clone(taken.store()), lease: taken.lease().clone(), keep: Keep::Everything };
         let session = Self::unread(&key, kept);
         if let Some(entry) = session.log.entry() {
-            taken.set_owner(Arc::clone(entry) as _);
+            taken.set_owner(Arc::new(Taken { log: Arc::clone(&session.log), entry: Arc::clone(entry) }));
         }
         Ok(session)
     }

@@ -99,6 +99,31 @@ async fn messages_from_other_processes_reach_the_run_under_way_in_their_order_an
     Ok(())
 }
 
+/// F4
+#[tokio::test(start_paused = true)]
+async fn a_message_to_a_session_that_another_process_has_just_claimed_reaches_its_run() -> Result<()> {
+    let (store, log, go) = (MemoryStore::new(), Log::default(), Arc::new(Semaphore::new(0)));
+    let first = Agent::builder("clerk", ChatModel::new(ScriptedModel::new("test").text("Hello."))?).build()?;
+    let session = Session::open(&Process::of(&store), ID).await?;
+    first.ask("Hi.").session(&session).await?;
+    // This process does not know yet that another one holds the session.
+    let theirs = Session::open(&Process::of(&store), ID).await?;
+    let agent = agent(&log, &go, false)?;
+    let others = async {
+        until(async || Ok(!log.lines().is_empty())).await?;
+        theirs.steer("one")?;
+        theirs.saved().await?;
+        assert_eq!(session.undelivered().len(), 1, "the run has it");
+        go.add_permits(1);
+        Ok::<_, Error>(())
+    };
+    let (ended, others) = tokio::join!(agent.ask("Go.").session(&session).into_future(), others);
+    others?;
+    assert_eq!(ended?.text(), "Done.");
+    assert_eq!(texts(&session), ["Hi.", "Hello.", "Go.", "", "", "one", "Done."]);
+    Ok(())
+}
+
 /// F5
 #[tokio::test(start_paused = true)]
 async fn of_answers_from_several_processes_to_a_run_under_way_one_is_accepted_and_the_others_are_told_which()

@@ -198,21 +198,19 @@ async fn while_a_run_is_under_way_other_processes_are_told_who_holds_the_session
     Ok(())
 }
 
-/// A24
-#[tokio::test]
-async fn a_process_that_has_lost_its_claim_begins_no_further_call() -> Result<()> {
-    let (store, log, go) = (MemoryStore::new(), Log::default(), Arc::new(Semaphore::new(0)));
-    let process = Process::of(&store);
-    let session = Session::open(&process, ID).await?;
-    let agent = waiting(&log, &go)?;
-    let run = agent.ask("Go.").session(&session);
+/// Runs an agent in a process that is stopped meanwhile for so long that it loses its claim. Another process ends the run,
+/// and its session is returned.
+async fn lose_claim(process: &Process, session: &Session, store: &MemoryStore, log: &Log) -> Result<Session> {
+    let go = Arc::new(Semaphore::new(0));
+    let agent = waiting(log, &go)?;
+    let run = agent.ask("Go.").session(session);
     let meanwhile = async {
         while log.lines().is_empty() {
             tokio::task::yield_now().await;
         }
         process.freeze(true);
         // The lease has run out, and another process goes on.
-        let other = Session::open(&Process::killed_at(&store, Kill::Never), ID).await?;
+        let other = Session::open(&Process::killed_at(store, Kill::Never), ID).await?;
         go.add_permits(1);
         let resumed = async {
             while log.lines().len() < 2 {
@@ -228,9 +226,36 @@ async fn a_process_that_has_lost_its_claim_begins_no_further_call() -> Result<()
     let (ended, other) = tokio::join!(run.into_future(), meanwhile);
     let error = ended.expect_err("it has lost its claim").to_string();
     assert!(error.contains("lost its claim"), "{error}");
+    other
+}
+
+/// A24
+#[tokio::test]
+async fn a_process_that_has_lost_its_claim_begins_no_further_call() -> Result<()> {
+    let (store, log) = (MemoryStore::new(), Log::default());
+    let process = Process::of(&store);
+    let session = Session::open(&process, ID).await?;
+    let other = lose_claim(&process, &session, &store, &log).await?;
     assert_eq!(log.lines(), ["first", "second"]);
     session.refresh().await?;
-    assert_eq!(texts(&session), texts(&other?));
+    assert_eq!(texts(&session), texts(&other));
+    Ok(())
+}
+
+/// A24
+#[tokio::test]
+async fn a_session_that_is_opened_again_after_its_claim_was_lost_stores_what_it_does() -> Result<()> {
+    let (store, log) = (MemoryStore::new(), Log::default());
+    let process = Process::of(&store);
+    let session = Session::open(&process, ID).await?;
+    drop(lose_claim(&process, &session, &store, &log).await?);
+    drop(session);
+    let session = Session::open(&process, ID).await?;
+    let agent = Agent::builder("clerk", ChatModel::new(ScriptedModel::new("test").text("Hello."))?).build()?;
+    agent.ask("Again.").session(&session).await?;
+    let stored = texts(&Session::open(&Process::of(&store), ID).await?);
+    assert!(stored.ends_with(&["Again.", "Hello."].map(str::to_owned)), "{stored:?}");
+    assert_eq!(stored, texts(&session));
     Ok(())
 }
 
