@@ -103,15 +103,15 @@ impl Store for Points {
 
     fn load<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<Option<Entry>, StoreError>> {
         Box::pin(async move {
-            self.log.add(&["load", id]);
             let found = self.store.load(id).await?;
             let mut seen = Seen::new(id);
             if let Some(Entry { head, parts, .. }) = &found {
-                let found = seen.kinds(
+                let mut found = seen.kinds(
                     head,
                     head.holder.as_ref().map(|holder| holder.by.clone()),
                     parts.iter().map(|part| &**part),
                 );
+                found.push(format!("at {id}/{}", head.revision));
                 self.log.add(&words("found", &found));
             }
             let mut all = self.seen();

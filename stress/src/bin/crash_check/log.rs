@@ -44,8 +44,8 @@ pub(crate) struct Log {
     pub(crate) kills: usize,
     /// The number of times that a process became late.
     pub(crate) late: usize,
-    /// `true` if the run of the session has ended, and nothing has begun since then that may start another one.
-    has_ended: bool,
+    /// The revision at which the run of the session has ended, if nothing has begun since then that may start another one.
+    ended: Option<u64>,
     /// The number of times that another run may have begun.
     begins: usize,
     /// The process that holds an entry, and the revision since when.
@@ -70,8 +70,6 @@ struct Process {
     late: BTreeSet<String>,
     /// The number of model calls while it was late.
     late_models: usize,
-    /// `true` if the run of the session had ended when it began to read it.
-    loads_ended: bool,
     /// The commits of each entry that it has found last.
     found: BTreeMap<String, BTreeSet<String>>,
     /// The commit of each entry that it is making.
@@ -111,7 +109,6 @@ impl Log {
                 let before = self.answered.insert(question.to_owned(), answer.to_owned());
                 self.check(before.is_none(), format!("{question} was answered again"));
             }
-            ["load", ID] => process.loads_ended = self.has_ended,
             ["send", text] => self.send(id, text),
             ["saved", text] => _ = self.saved.insert(text.to_owned()),
             ["found", ref commits @ ..] => {
@@ -142,7 +139,7 @@ impl Log {
 
     /// Another run may begin, for example for a message, also before that is stored.
     fn begin_again(&mut self) {
-        self.has_ended = false;
+        self.ended = None;
         self.begins += 1;
         self.stored.remove(&format!("end {ID}"));
     }
@@ -152,7 +149,8 @@ impl Log {
         if let Some(entry) = entry_of_commits(&commits) {
             process.found.insert(entry.to_owned(), commits.iter().cloned().collect());
             let end = format!("end {entry}");
-            let is_lost = entry == ID && process.loads_ended && self.has_ended;
+            let is_later = |ended| revision_of(&commits, ID) >= ended;
+            let is_lost = entry == ID && self.ended.is_some_and(is_later);
             self.check(!is_lost || commits.contains(&end), "the run had ended, and a process has found it unfinished");
             if !commits.contains(&end) {
                 self.stored.remove(&end);
@@ -269,7 +267,9 @@ impl Log {
             self.check(!is_late, format!("a process that had lost its claim has stored {commits:?}"));
             repeats.iter().for_each(|commit| self.check(false, format!("`{commit}` had to be stored again")));
             // A process that was stopped may say late that it has stored the end.
-            self.has_ended |= begins == self.begins && commits.contains(&format!("end {ID}"));
+            if begins == self.begins && commits.contains(&format!("end {ID}")) {
+                self.ended = Some(revision_of(commits, ID));
+            }
             self.hold(id, process, entry, commits);
             process.note_runs(commits);
         }
@@ -308,8 +308,7 @@ impl Log {
             process.late.remove(entry);
             process.runs.retain(|session| entry_of(session) != entry);
         }
-        let revision = commits.iter().filter_map(|commit| commit.strip_prefix(&format!("at {entry}/"))?.parse().ok());
-        let revision: u64 = revision.max().unwrap_or_default();
+        let revision = revision_of(commits, entry);
         let (holder, since) = self.holders.get(entry).cloned().unwrap_or_default();
         // The process was stopped after its commit was stored, and before it could say so.
         if revision < since {
@@ -370,6 +369,12 @@ impl Process {
         self.permits.clear();
         self.runs.clear();
     }
+}
+
+/// Returns the revision that a commit has made, or that was found.
+fn revision_of(commits: &[String], entry: &str) -> u64 {
+    let revisions = commits.iter().filter_map(|commit| commit.strip_prefix(&format!("at {entry}/"))?.parse().ok());
+    revisions.max().unwrap_or_default()
 }
 
 fn note_step(steps: &mut BTreeMap<String, (usize, String)>, commit: &str) {
