@@ -296,11 +296,6 @@ impl SessionEntry {
         Ok(claim)
     }
 
-    /// Returns `true` if runs of this process have claimed the session.
-    pub(super) fn is_claimed(&self) -> bool {
-        self.journal.is_claimed()
-    }
-
     /// A message has come while no run uses the session, so a run can go on with it (A27).
     pub(super) fn note_new(&self) {
         self.known.lock().has_new = true;
@@ -316,11 +311,6 @@ impl SessionEntry {
     pub(super) async fn commit_begin(&self) -> emitree_runtime::Result<Option<NonZeroU64>> {
         let revision = self.journal.confirm().await.map_err(not_stored)?;
         Ok(NonZeroU64::new(revision.get()))
-    }
-
-    /// Stores the answer to a question. Nobody has to have a claim.
-    pub(super) async fn store_answer(&self) -> Result<(), StoreError> {
-        self.journal.commit().await.map(drop)
     }
 
     /// Stores all changes so far, and releases the claim of a run that has ended. Without an end, the run has changed

@@ -99,10 +99,21 @@ impl SessionEntry {
         Ok(entry.is_some_and(|entry| entry.head.queue.is_some()))
     }
 
-    /// Sends an answer, under the key of its question.
-    pub(super) async fn post_answer(&self, key: String, id: &str, answer: &Answer) -> Result<Posted, StoreError> {
+    /// Sends an answer, under the key of its question. Returns the post that was first, if there is one.
+    pub(super) async fn post_answer(&self, key: &str, id: &str, answer: &Answer) -> Result<Option<Post>, StoreError> {
         let line = Line::from(Record::Answered { id: id.to_owned(), answer: answer.clone() });
-        self.journal.post(&Sent::Line(Box::new(line)).to_post()?.key(key)).await
+        match self.journal.post_and_take(&Sent::Line(Box::new(line)).to_post()?.key(key)).await? {
+            Posted::Kept => Ok(None),
+            // It was sent, and its reply was lost.
+            Posted::Refused(first) if answer_in(&first).as_ref() == Some(answer) => Ok(None),
+            Posted::Refused(first) => Ok(Some(first)),
+        }
+    }
+
+    /// Stores what the store does not have, and reads what other processes have changed.
+    pub(super) async fn catch_up(&self) -> Result<(), StoreError> {
+        self.store_first().await?;
+        self.journal.refresh().await.map(drop)
     }
 
     /// Takes over what was sent. Returns the number of posts that are done with: no more inputs fit into a full inbox.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use emitree_middleware::approval::{self, Choice, Decision, Request};
-use emitree_middleware::store::{Posted, Revision, StoreError};
+use emitree_middleware::store::StoreError;
 use emitree_runtime::{Answer, Interrupt, RunKey};
 use serde::Deserialize;
 use serde_json::Value;
@@ -14,7 +14,6 @@ use thiserror::Error;
 use crate::ToolCall;
 use crate::message::arguments::{MAX_NESTING, is_too_deep};
 use crate::session::Session;
-use crate::session::entry::SessionEntry;
 use crate::session::fold::Conversation;
 use crate::session::fold::turn::{Call, Question};
 use crate::session::keys::read_key;
@@ -180,40 +179,30 @@ impl Session {
         let mut answer = answer.into();
         // The time tells this answer from an equal one of another caller.
         answer.at.get_or_insert_with(SystemTime::now);
+        let Some(entry) = self.log.entry() else {
+            let taken = self.take_answer_in(&mut self.log.lock(), id, &answer);
+            return taken.unwrap_or_else(|| Err(self.unknown(id)));
+        };
         let not_stored = |error| AnswerError::NotStored { id: id.to_owned(), error };
-        let mut is_fresh = false;
+        entry.catch_up().await.map_err(not_stored)?;
+        let mut before = None;
         loop {
-            // The store knows which answer to a session under way is the first.
-            if let Some(entry) = self.log.entry().filter(|entry| entry.is_claimed()) {
-                return self.post_answer(entry, id, &answer).await;
+            let key = match self.check_open(id, &answer) {
+                // It was sent before, and its reply was lost.
+                Err(AnswerError::Answered { first, .. }) if *first == answer => return Ok(()),
+                key => key?,
+            };
+            if before.as_ref() == Some(&key) {
+                let problem = "another answer was sent first, and was dropped";
+                return Err(not_stored(StoreError::failed(problem, "the question was not open when it arrived")));
             }
-            let key = self.check_open(id, &answer).ok();
-            match self.take_answer(id, &answer) {
-                // It was stored, its reply was lost, and another process has changed the session since.
-                Some(Err(AnswerError::Answered { first, .. })) if *first == answer => {}
-                Some(taken) => taken?,
-                None if is_fresh => return Err(AnswerError::Unknown { id: id.to_owned(), open: self.open_ids() }),
-                None => {
-                    // Another process may have asked.
-                    is_fresh = true;
-                    self.refresh().await.map_err(not_stored)?;
-                    continue;
-                }
+            let Some(first) = entry.post_answer(&key, id, &answer).await.map_err(not_stored)? else { return Ok(()) };
+            if let Some(first) = answer_in(&first) {
+                return Err(AnswerError::Answered { id: id.to_owned(), first: Box::new(first), asked: None });
             }
-            match self.commit_answer().await {
-                // Another task may have read the session again before the commit, with the answer of another process.
-                Ok(()) if !self.has_lost(id, &answer, key.as_deref()) => return Ok(()),
-                Ok(()) => {}
-                // The session was read again, so the answer has to be given again.
-                Err(StoreError::Conflict { current, .. }) if current != Revision::NONE => {}
-                Err(error) => {
-                    self.take_answer_back(id);
-                    let entry = self.log.entry().filter(|_| matches!(error, StoreError::Held { .. }));
-                    let entry = entry.ok_or_else(|| not_stored(error))?;
-                    self.refresh().await.map_err(not_stored)?;
-                    return self.post_answer(entry, id, &answer).await;
-                }
-            }
+            // The session has it. If it did not fit, the question is open again, under another key.
+            entry.catch_up().await.map_err(not_stored)?;
+            before = Some(key);
         }
     }
 
@@ -231,68 +220,18 @@ impl Session {
         state.push(&self.view, record).ok().map(|()| answer)
     }
 
-    async fn commit_answer(&self) -> Result<(), StoreError> {
-        match self.log.entry() {
-            Some(entry) => entry.store_answer().await,
-            None => Ok(()),
-        }
-    }
-
-    /// Sends an answer to the process that holds the session.
-    async fn post_answer(&self, entry: &SessionEntry, id: &str, answer: &Answer) -> Result<(), AnswerError> {
-        let not_stored = |error| AnswerError::NotStored { id: id.to_owned(), error };
-        let key = match self.check_open(id, answer) {
-            // It was stored, and its reply was lost.
-            Err(AnswerError::Answered { first, .. }) if *first == *answer => return Ok(()),
-            key => key?,
-        };
-        let Posted::Refused(first) = entry.post_answer(key, id, answer).await.map_err(not_stored)? else {
-            return Ok(());
-        };
-        // The first one waits, or the session has it.
-        let waiting = answer_in(&first);
-        if waiting.is_none() {
-            self.refresh().await.map_err(not_stored)?;
-            self.check_open(id, answer)?;
-        }
-        match waiting {
-            Some(first) => Err(AnswerError::Answered { id: id.to_owned(), first: Box::new(first), asked: None }),
-            None => {
-                Err(not_stored(StoreError::failed("another answer was sent first, and was dropped", "it did not fit")))
-            }
-        }
-    }
-
     /// Returns the key of the answer to a question among what is sent to the session.
     fn check_open(&self, id: &str, answer: &Answer) -> Result<String, AnswerError> {
         let found = self.find_open(&mut self.log.lock(), id, answer);
         match found {
             Some(found) => found.map(|(_, key)| key),
-            None => Err(AnswerError::Unknown { id: id.to_owned(), open: self.open_ids() }),
+            None => Err(self.unknown(id)),
         }
     }
 
-    /// Returns `true` if a question has another answer, or none, and its answer would have this key.
-    fn has_lost(&self, id: &str, answer: &Answer, key: Option<&str>) -> bool {
-        let found = self.find_open(&mut self.log.lock(), id, answer);
-        match found {
-            Some(Err(AnswerError::Answered { first, .. })) => *first != *answer,
-            Some(open) => open.is_ok_and(|(_, now)| key == Some(&*now)),
-            None => false,
-        }
-    }
-
-    /// Removes an answer that was not stored.
-    fn take_answer_back(&self, id: &str) {
-        let state = &mut *self.log.lock();
-        if let Some(view) = self.view_of(state, id) {
-            // Another process has the session, or it was read again, if the answer is not there.
-            _ = state.push(&view, Record::NotAnswered { id: id.to_owned() });
-        }
-    }
-
-    fn open_ids(&self) -> Vec<String> {
-        self.questions().into_iter().map(|question| question.id).collect()
+    fn unknown(&self, id: &str) -> AnswerError {
+        let open = self.questions().into_iter().map(|question| question.id).collect();
+        AnswerError::Unknown { id: id.to_owned(), open }
     }
 
     /// Returns this session, or the session below a call, if it has the question.
@@ -306,10 +245,6 @@ impl Session {
     }
 
     /// Returns `None` if neither this session nor a session below has the question.
-    fn take_answer(&self, id: &str, answer: &Answer) -> Option<Result<(), AnswerError>> {
-        self.take_answer_in(&mut self.log.lock(), id, answer)
-    }
-
     pub(super) fn take_answer_in(
         &self,
         state: &mut LogState,

@@ -210,8 +210,6 @@ pub(crate) enum Record {
     Answered { id: String, answer: Answer },
     /// Workers have taken the session again and again without getting on: a person is asked.
     Stuck { question: Box<Interrupt> },
-    /// The answer to a question was not stored.
-    NotAnswered { id: String },
     /// A message or a value arrives in the inbox. The id is random, so that it arrives once (A27).
     Sent { number: u64, id: Uuid, sent: Input },
     /// A run takes these messages out of the inbox, and adds what hooks have made of them.

@@ -56,27 +56,34 @@ impl Job {
         self.state.lock().questions().to_vec()
     }
 
-    /// Sends an answer to the process that works on the job.
+    /// Sends an answer, under the key of its question. If no process works on the job, this one takes it over.
     pub(super) async fn post_answer(&self, id: &str, answer: &Answer) -> Result<()> {
-        let checked = self.state.lock().check_answer(id, answer);
-        let key = match checked {
-            // It was stored, and its reply was lost.
-            Err(error) if error.find::<AlreadyAnswered>().is_some_and(|already| already.first == *answer) => {
-                return Ok(());
-            }
-            key => key?,
-        };
         let sent = Sent::Answer { id: id.to_owned(), answer: answer.clone() };
-        let Posted::Refused(first) = self.journal.post(&sent.to_post()?.key(key)).await? else { return Ok(()) };
-        self.journal.refresh().await?;
-        let taken = self.state.lock().answers.get(id);
-        let first = taken.or_else(|| match serde_json::from_slice(&first.body) {
-            Ok(Sent::Answer { answer, .. }) => Some(answer),
-            _ => None,
-        });
-        let first =
-            first.ok_or_else(|| Error::new(format!("the question `{id}` has another answer, which is lost")))?;
-        Err(AlreadyAnswered { id: id.to_owned(), first }.into())
+        let mut before = None;
+        loop {
+            let checked = self.state.lock().check_answer(id, answer);
+            let key = match checked {
+                // It was sent before, and its reply was lost.
+                Err(error) if error.find::<AlreadyAnswered>().is_some_and(|already| already.first == *answer) => {
+                    return Ok(());
+                }
+                key => key?,
+            };
+            if before.as_ref() == Some(&key) {
+                return Err(Error::new(format!("the question `{id}` has another answer, which was dropped")));
+            }
+            let posted = self.journal.post_and_take(&sent.to_post()?.key(&*key)).await?;
+            let Posted::Refused(first) = posted else { return Ok(()) };
+            match serde_json::from_slice(&first.body) {
+                Ok(Sent::Answer { answer: first, .. }) if first == *answer => return Ok(()),
+                Ok(Sent::Answer { answer: first, .. }) => {
+                    return Err(AlreadyAnswered { id: id.to_owned(), first }.into());
+                }
+                // The job has it. If it did not fit, the question is open again, under another key.
+                _ => self.journal.refresh().await?,
+            };
+            before = Some(key);
+        }
     }
 
     /// Stores what has changed. Returns `false` if another process was faster: then the job has to be opened again.

@@ -304,30 +304,7 @@ impl Durable {
         let mut answer = answer.into();
         // The time tells this answer from an equal one of another caller.
         answer.at.get_or_insert_with(SystemTime::now);
-        let mut is_current = false;
-        loop {
-            let job = self.open().await?;
-            if job.journal.holder().is_some() {
-                return job.post_answer(id, &answer).await;
-            }
-            let kept = job.state.lock().answer(id, &answer);
-            if let Err(error) = kept {
-                match error.find::<AlreadyAnswered>() {
-                    // It was stored, its reply was lost, and another process has changed the job since.
-                    Some(already) if already.first == answer => {}
-                    // The first answer may not be stored yet.
-                    Some(_) if !is_current => {}
-                    _ => return Err(error),
-                }
-            }
-            if job.is_stored().await? {
-                if job.state.lock().answers.get(id).as_ref() == Some(&answer) {
-                    return Ok(());
-                }
-                // The first answer is stored now, or another task has read the job again before this commit.
-                is_current = true;
-            }
-        }
+        self.open().await?.post_answer(id, &answer).await
     }
 
     /// Stops the job: aborts its run, in whichever process it is under way. It is paused then. A job that waits, for a worker

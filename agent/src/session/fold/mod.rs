@@ -250,7 +250,6 @@ impl Conversation {
             Record::Placed { turn } => self.end_turn(turn),
             Record::Ends { run, turn } => self.hold(run, turn),
             Record::Answered { id, answer } => self.answer(&id, answer),
-            Record::NotAnswered { id } => self.forget_answer(&id),
             Record::Sent { number, id, sent } => self.send(number, id, sent),
             Record::Taken { run, numbers, messages } => self.take(run, &numbers, messages),
             Record::Stuck { question } => {

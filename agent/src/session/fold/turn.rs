@@ -392,18 +392,6 @@ impl Conversation {
         Ok(())
     }
 
-    pub(super) fn forget_answer(&mut self, id: &str) -> Result<(), Fault> {
-        if let Some(stuck) = self.stuck.as_mut().filter(|stuck| stuck.question.id == id && stuck.answer.is_some()) {
-            stuck.answer = None;
-            return Ok(());
-        }
-        let question = self.question(id)?;
-        if question.state != QuestionState::Needed || question.answer.take().is_none() {
-            return Err(format!("the question `{id}` has no answer, or it was used"));
-        }
-        Ok(())
-    }
-
     /// Returns a question about an open call.
     fn question(&mut self, id: &str) -> Result<&mut Question, Fault> {
         let there: BTreeSet<_> = self.open_turns().map(|open| open.number).collect();

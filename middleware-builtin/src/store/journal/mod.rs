@@ -370,6 +370,30 @@ impl Journal {
         posted
     }
 
+    /// Sends a post as [`post`](Self::post) does. If no other process holds the entry, the owner has
+    /// [taken](Journaled::take) it when this returns, and the store has the change.
+    ///
+    /// # Errors
+    ///
+    /// As for [`post`](Self::post). A post that was sent is no error, also if the store fails afterwards.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the post may be sent.
+    pub async fn post_and_take(&self, post: &Post) -> Result<Posted, StoreError> {
+        let posted = self.post(post).await?;
+        if posted == Posted::Kept && !self.is_claimed() {
+            let taken = match self.refresh().await {
+                Ok(_) if self.holder().is_none() => self.commit().await,
+                refreshed => refreshed,
+            };
+            if let Err(error) = taken {
+                tracing::debug!(entry = self.0.id, %error, "a post waits for the next process that changes the entry");
+            }
+        }
+        Ok(posted)
+    }
+
     /// Returns `true` if runs of this journal have a claim that was not lost.
     #[must_use]
     pub fn is_claimed(&self) -> bool {

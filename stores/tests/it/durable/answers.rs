@@ -192,3 +192,23 @@ async fn a_submission_that_a_read_of_its_process_has_replaced_is_made_again() {
     let head = store.load(ID).await.expect("a store").expect("an entry").head;
     assert_eq!(head.queue.as_deref(), Some("queue"));
 }
+
+/// F5
+#[tokio::test]
+async fn an_answer_that_comes_when_its_holder_has_just_gone_is_not_accepted_beside_that_of_another() {
+    let (store, question) = asked().await;
+    let head = store.load(ID).await.expect("a store").expect("an entry").head;
+    let held = Append::new(head).by("worker").holding(Duration::from_secs(600));
+    store.append(&held).await.expect("nobody holds it");
+    let slow = Slow::new(&store);
+    let (other, id, shared) = (elsewhere(&store), question.clone(), store.clone());
+    let answers = async move {
+        let head = shared.load(ID).await.expect("a store").expect("an entry").head;
+        shared.append(&Append::new(head).by("worker")).await.expect("its own entry");
+        other.answer(&id, Answer::from(json!("Bob")).by("Bob")).await.expect("the first answer");
+    };
+    *slow.after_load.lock().expect("a lock") = Some(Box::pin(answers));
+    let error = Durable::new(&slow, ID).answer(&question, json!("Ada")).await.expect_err("the second answer");
+    assert_eq!(error.find::<AlreadyAnswered>().and_then(|answered| answered.first.by.as_deref()), Some("Bob"));
+    assert_eq!(start(elsewhere(&store)).await.expect("an output"), "Bob");
+}

@@ -112,11 +112,6 @@ impl Seen {
         if let Some(id) = record["answered"]["id"].as_str() {
             kinds.push(format!("answer {}", place_of(id)));
         }
-        // An answer that the store has refused may be stored later, with this record behind it.
-        if let Some(id) = record["not_answered"]["id"].as_str() {
-            let answer = format!("answer {}", place_of(id));
-            kinds.retain(|kind| *kind != answer);
-        }
     }
 }
 

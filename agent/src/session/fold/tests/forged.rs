@@ -87,8 +87,7 @@ fn record(rng: &mut Rng) -> Record {
         23 => Record::Stopped { run },
         24 => Record::Replied { run, turn, usage: None, cost: None },
         25 => Record::Ends { run, turn },
-        26 => Record::NotAnswered { id: format!("q{n}") },
-        27 => Record::Forked { to: "other".into() },
+        26 => Record::Forked { to: "other".into() },
         _ => Record::Below { turn, call, id: format!("below{}", n % 3), first: flag.then_some(call) },
     }
 }
