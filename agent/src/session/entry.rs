@@ -572,7 +572,7 @@ impl SessionEntry {
 
     fn rest(&self, attempts: u32) -> Rest {
         let known = &*self.known.lock();
-        known.rest(known.listed.status, &known.listed.questions, attempts)
+        known.rest(known.listed.status, &known.listed.questions, attempts, self.journal.now())
     }
 }
 

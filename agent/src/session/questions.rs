@@ -206,16 +206,21 @@ impl Session {
         }
     }
 
-    /// Sets the deadline with which a question was first asked. If it is over, the question gets its answer, which is
-    /// returned.
+    /// Sets the deadline with which a question was first asked, by the clock of the store. If it is over, the question gets
+    /// its answer, which is returned.
     pub(crate) fn meet_deadline(&self, question: &mut Interrupt) -> Option<Answer> {
+        let entry = self.log.entry();
+        let now = entry.map_or_else(SystemTime::now, |entry| entry.journal.now());
+        if let (Some(entry), Some(deadline)) = (entry, &mut question.deadline) {
+            deadline.at = deadline.at.map(|at| entry.journal.store_time(at));
+        }
         let state = &mut *self.log.lock();
         let session = state.session(&self.view);
         let known = session.open_calls().flat_map(|call| &call.questions).find(|known| known.id() == question.id);
         if let Some(first) = &known?.asked.question.deadline {
             question.deadline = Some(first.clone());
         }
-        let answer = question.deadline.clone().filter(|answer| answer.at.is_some_and(|at| at <= SystemTime::now()))?;
+        let answer = question.deadline.clone().filter(|answer| answer.at.is_some_and(|at| at <= now))?;
         let record = Record::Answered { id: question.id.clone(), answer: answer.clone() };
         state.push(&self.view, record).ok().map(|()| answer)
     }

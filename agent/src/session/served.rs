@@ -90,7 +90,7 @@ impl SessionEntry {
         let now = Now::of(&log.lock().fold);
         let known = &*self.known.lock();
         let status = known.status(&now, true);
-        known.rest(status, &now.questions, 1).due != Some(Duration::ZERO)
+        known.rest(status, &now.questions, 1, self.journal.now()).due != Some(Duration::ZERO)
     }
 
     /// Returns `true` if workers serve a queue.
@@ -149,15 +149,15 @@ impl Known {
         self.comes_back = false;
     }
 
-    /// Returns when workers go on with a session of this status.
-    pub(super) fn rest(&self, status: EntryStatus, questions: &[OpenQuestion], attempts: u32) -> Rest {
+    /// Returns when workers go on with a session of this status. `now` is the time by the clock of the store.
+    pub(super) fn rest(&self, status: EntryStatus, questions: &[OpenQuestion], attempts: u32, now: SystemTime) -> Rest {
         let attempts = if self.is_handed_over { attempts.saturating_sub(1) } else { attempts };
         let due = match status {
             EntryStatus::Queued if self.comes_back => Some(Rest::backoff(attempts)),
             EntryStatus::Queued | EntryStatus::Running => Some(Duration::ZERO),
             EntryStatus::Waiting => {
                 let deadline = questions.iter().filter_map(|question| question.deadline).min();
-                deadline.map(|at| at.duration_since(SystemTime::now()).unwrap_or_default())
+                deadline.map(|at| at.duration_since(now).unwrap_or_default())
             }
             _ => None,
         };

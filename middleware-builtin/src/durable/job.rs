@@ -5,6 +5,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
+use chrono::{DateTime, Utc};
 use emitree_runtime::{Answer, Error, Interrupt, Result};
 use parking_lot::Mutex;
 use serde_json::Map;
@@ -54,6 +55,19 @@ pub(super) async fn open(store: &Arc<dyn Store>, id: &str, lease: &Lease) -> Res
 impl Job {
     pub(super) fn questions(&self) -> Vec<Interrupt> {
         self.state.lock().questions().to_vec()
+    }
+
+    /// Returns the time by the clock of the store.
+    pub(super) fn now(&self) -> DateTime<Utc> {
+        self.journal.now().into()
+    }
+
+    /// See [`JobState::meet_deadline`].
+    pub(super) fn meet_deadline(&self, question: &mut Interrupt) -> Result<bool> {
+        if let Some(deadline) = &mut question.deadline {
+            deadline.at = deadline.at.map(|at| self.journal.store_time(at));
+        }
+        self.state.lock().meet_deadline(question, self.journal.now())
     }
 
     /// Sends an answer, under the key of its question. If no process works on the job, this one takes it over.
@@ -118,7 +132,7 @@ impl Job {
         match state.listed_status() {
             // Also if it comes back after a failure: its time has come.
             EntryStatus::Queued | EntryStatus::Running => false,
-            _ => state.rest(0).due != Some(Duration::ZERO),
+            _ => state.rest(0, self.journal.now()).due != Some(Duration::ZERO),
         }
     }
 
@@ -165,7 +179,7 @@ impl Journaled for Job {
     }
 
     fn rest(&self, attempts: u32) -> Rest {
-        self.state.lock().rest(attempts)
+        self.state.lock().rest(attempts, self.journal.now())
     }
 
     fn reload(&self, entry: &Entry) -> Result<(), StoreError> {

@@ -95,7 +95,7 @@ impl JobRun {
         let answers = job.state.lock().answers.clone();
         let answers = answers.on_open(|question, run| Scope::of(run).stop(&Error::interrupted(question.clone())));
         let asked_in = Arc::clone(job);
-        let answers = answers.on_deadline(move |question| asked_in.state.lock().meet_deadline(question));
+        let answers = answers.on_deadline(move |question| asked_in.meet_deadline(question));
         // The answers of the job are no answers that the run was given, also if there are no others.
         ctx.set_extension(answers.or(Answers::of(ctx).unwrap_or_default()));
         Ok(None)

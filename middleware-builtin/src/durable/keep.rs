@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, Datelike, TimeDelta, Utc};
-use emitree_runtime::{Error, Keep, Result, RunContext, RunKey};
+use emitree_runtime::{Error, Interrupt, Keep, Result, RunContext, RunKey};
 use futures_core::future::BoxFuture;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::job::Job;
 use super::job_layer::JobRun;
-use super::record::Record;
+use super::record::{Record, SLEEP};
 use super::scope::Scope;
 
 /// The time after which a value is stored that was published.
@@ -34,20 +34,31 @@ impl JobRun {
         let until = match (stored, scope.stopped()) {
             (Some(until), None) => until,
             // A sleep that is over is answered, like a step that is stored.
-            (Some(until), Some(stop)) => return if until <= Utc::now() { Ok(()) } else { Err(stop) },
+            (Some(until), Some(stop)) => return if until <= job.now() { Ok(()) } else { Err(stop) },
             (None, Some(stop)) => return Err(stop),
             (None, None) => {
-                let until = end_of(key, duration)?;
+                let until = end_of(key, duration, job.now())?;
                 job.commit(|state| state.push(Record::Sleeps { key: key.to_string(), until })).await?;
                 until
             }
         };
-        let left = (until - Utc::now()).to_std().unwrap_or_default();
-        match timeout(left, scope.stops()).await {
-            Ok(stop) => Err(stop),
-            Err(_) => Ok(()),
+        loop {
+            let left = (until - job.now()).to_std().unwrap_or_default();
+            let lease = Some(self.durable.lease.time).filter(|lease| self.durable.is_queued && *lease < left);
+            match (timeout(lease.unwrap_or(left), scope.stops()).await, lease) {
+                (Ok(stop), _) => return Err(stop),
+                (Err(_), None) => return Ok(()),
+                // The job goes back to its queue, unless it works.
+                (Err(_), Some(_)) if job.state.lock().is_at_work() => {}
+                (Err(_), Some(_)) => return Err(Error::interrupted(sleeping(key, until))),
+            }
         }
     }
+}
+
+/// Returns the interrupt with which a job goes back to its queue until a sleep is over.
+fn sleeping(key: &RunKey, until: DateTime<Utc>) -> Interrupt {
+    Interrupt::new(SLEEP, json!({"key": key.as_str(), "until": until})).about(key)
 }
 
 impl Keep for JobRun {
@@ -67,9 +78,9 @@ impl Keep for JobRun {
     }
 }
 
-/// Returns the time at which a sleep ends that begins now.
-fn end_of(key: &RunKey, duration: Duration) -> Result<DateTime<Utc>> {
-    let end = TimeDelta::from_std(duration).ok().and_then(|duration| Utc::now().checked_add_signed(duration));
+/// Returns the time at which a sleep ends.
+fn end_of(key: &RunKey, duration: Duration, now: DateTime<Utc>) -> Result<DateTime<Utc>> {
+    let end = TimeDelta::from_std(duration).ok().and_then(|duration| now.checked_add_signed(duration));
     // The text of a time has four digits for the year.
     let end = end.filter(|end| end.year() <= 9999);
     end.ok_or_else(|| Error::new(format!("the sleep `{key}` of {duration:?} is too long: it ends after the year 9999")))

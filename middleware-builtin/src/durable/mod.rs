@@ -163,6 +163,8 @@ pub struct Durable {
     id: Arc<str>,
     lease: Lease,
     own_events: OwnEvents,
+    /// `true` if a worker runs the job.
+    is_queued: bool,
 }
 
 /// The store of a job: an extension of its run, and of all runs below, for code that keeps more there, such as the
@@ -259,7 +261,12 @@ impl Durable {
     /// Creates the handle of a job in a store that is shared already.
     fn with(store: Arc<dyn Store>, id: Arc<str>, lease: Lease) -> Self {
         let own_events = OwnEvents::new(Namespace::new("middleware.durable"));
-        Self { store, id, lease, own_events }
+        Self { store, id, lease, own_events, is_queued: false }
+    }
+
+    /// Creates the handle of a worker.
+    fn by_worker(store: &Arc<dyn Store>, id: &str, lease: &Lease) -> Self {
+        Self { is_queued: true, ..Self::with(Arc::clone(store), id.into(), lease.clone()) }
     }
 
     /// Sets the lease, which by default is [`Lease::new`].

@@ -137,5 +137,8 @@ impl AfterBegun {
     }
 }
 
+/// The kind of the interrupt with which a job goes back to its queue until its sleep is over. It is no question.
+pub(super) const SLEEP: &str = "durable.sleep";
+
 /// The kind of the question about a step that had begun.
 pub(super) const BEGAN: &str = "durable.began";

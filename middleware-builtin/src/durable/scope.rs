@@ -13,6 +13,7 @@ use emitree_runtime::{Error, Interrupt, Layer, Next, Op, Result, RunContext, Sum
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use super::record::SLEEP;
 use crate::store::StoreError;
 
 /// An extension of the job's run and of the runs of its steps, which the runs below inherit.
@@ -56,7 +57,7 @@ impl Scope {
             drop(stop);
             drop(before);
             scope.0.wake.notify_waiters();
-            scope.add(error.interrupt().filter(|_| error.is_interrupted()).cloned());
+            scope.add(error.interrupt().filter(|_| error.is_interrupted()).filter(|asked| is_question(asked)).cloned());
         }
     }
 
@@ -115,6 +116,11 @@ impl Scope {
             }
         }
     }
+}
+
+/// Returns `false` for the interrupt of a job that sleeps.
+pub(super) fn is_question(interrupt: &Interrupt) -> bool {
+    interrupt.kind != SLEEP
 }
 
 /// Returns `true` for an error of a store. It says nothing about the work, so it is no result of a step. A conflict does:

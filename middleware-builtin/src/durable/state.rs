@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use super::AlreadyAnswered;
 use super::record::{AfterBegun, AfterStuck, BEGAN, FORMAT, Record, STUCK};
-use super::scope::is_of_store;
+use super::scope::{is_of_store, is_question};
 use crate::store::{Entry, EntryStatus, OpenQuestion, Rest, StoreError, joined_parts};
 
 pub(super) struct JobState {
@@ -185,7 +185,9 @@ impl JobState {
     /// Applies a record, and queues it for the store.
     pub(super) fn push(&mut self, record: Record) -> Result<()> {
         let json = record.to_json()?;
-        self.gets_on |= matches!(record, Record::Ended { .. } | Record::Answered(_) | Record::Output(_));
+        // A sleep begins once: a job that begins the next one has got on.
+        self.gets_on |=
+            matches!(record, Record::Ended { .. } | Record::Answered(_) | Record::Sleeps { .. } | Record::Output(_));
         self.apply(record).map_err(Error::new)?;
         self.unstored.push(json);
         Ok(())
@@ -273,14 +275,14 @@ impl JobState {
     }
 
     /// Keeps the first deadline of a question, also in the question. If it is over, answers the question, and returns
-    /// `true`.
-    pub(super) fn meet_deadline(&mut self, question: &mut Interrupt) -> Result<bool> {
+    /// `true`. `now` is the time by the clock of the store.
+    pub(super) fn meet_deadline(&mut self, question: &mut Interrupt, now: SystemTime) -> Result<bool> {
         let Some(deadline) = &mut question.deadline else { return Ok(false) };
         match self.deadlines.get(&question.id) {
             Some(first) => deadline.clone_from(first),
             None => self.push(Record::Deadlines([(question.id.clone(), deadline.clone())].into()))?,
         }
-        let is_over = deadline.at.is_some_and(|at| at <= SystemTime::now());
+        let is_over = deadline.at.is_some_and(|at| at <= now);
         if is_over {
             self.push(Record::Answered([(question.id.clone(), deadline.clone())].into()))?;
         }
@@ -301,8 +303,8 @@ impl JobState {
                     None => EntryStatus::Failed,
                 };
                 self.note_stop(error)?;
-                let last = error.interrupt().filter(|last| asked.iter().all(|question| question.id != last.id));
-                asked.extend(last.cloned());
+                let last = error.interrupt().filter(|last| is_question(last));
+                asked.extend(last.filter(|last| asked.iter().all(|question| question.id != last.id)).cloned());
                 self.ask(asked)
             }
         }
@@ -497,21 +499,35 @@ impl JobState {
         self.stopped.clone().map(|error| (*error).into())
     }
 
-    /// Returns when workers take the job if it is released now, and its attempts.
-    pub(super) fn rest(&self, attempts: u32) -> Rest {
+    /// Returns when workers take the job if it is released now, and its attempts. `now` is the time by the clock of the
+    /// store.
+    pub(super) fn rest(&self, attempts: u32, now: SystemTime) -> Rest {
         let attempts = if self.is_handed_over { attempts.saturating_sub(1) } else { attempts };
         let due = match self.listed_status() {
             _ if self.submission.is_none() => None,
             EntryStatus::Queued if self.start.comes_back => Some(Rest::backoff(attempts)),
             // The job of a process that is gone is running until its next start.
             EntryStatus::Queued | EntryStatus::Running => Some(Duration::ZERO),
-            EntryStatus::Waiting => {
-                let deadlines = self.questions.iter().filter_map(|question| question.deadline.as_ref()?.at);
-                deadlines.min().map(|at| at.duration_since(SystemTime::now()).unwrap_or_default())
-            }
+            EntryStatus::Waiting => self.wakes_at(now).map(|at| at.duration_since(now).unwrap_or_default()),
             _ => None,
         };
         Rest { due, attempts }
+    }
+
+    /// Returns the time at which a job that waits is due: the first deadline of its questions or, without any, the end of
+    /// its sleep.
+    fn wakes_at(&self, now: SystemTime) -> Option<SystemTime> {
+        if self.questions.is_empty() {
+            let ends = self.sleeps.values().map(|until| SystemTime::from(*until)).filter(|until| *until > now);
+            return Some(ends.min().unwrap_or(now));
+        }
+        self.questions.iter().filter_map(|question| question.deadline.as_ref()?.at).min()
+    }
+
+    /// Returns `true` while a step of this start is under way.
+    pub(super) fn is_at_work(&self) -> bool {
+        let steps = self.start.tried.iter().filter_map(|key| self.steps.get(key));
+        steps.into_iter().any(|step| step.end.is_none() && !step.waits)
     }
 
     /// Returns `true` if the attempts are counted from 0 again.

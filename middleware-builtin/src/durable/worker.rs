@@ -54,6 +54,9 @@ const REVERSED: u32 = 10;
 /// failures, and aborts, end it: [`Durable::ended`] returns them. A question makes it wait; its answer, also in another
 /// process, makes it due, and so does the deadline of a question.
 ///
+/// While a job sleeps for longer than a lease, and none of its steps is under way, nobody holds it: it is due when the
+/// sleep is over. Then it is run again, as after a question.
+///
 /// # A job that kills its processes
 ///
 /// A job that was taken 5 times without getting on, because its processes were gone or it has failed, is not run again.
@@ -386,8 +389,7 @@ async fn go_on_with_job(taken: &TakenEntry, served: &dyn Serve) -> Result<()> {
     }
     let input = job.state.lock().input.clone();
     let input = input.ok_or_else(|| Error::new(format!("the job `{}` has no input", head.id)))?;
-    let durable = Durable::with(Arc::clone(taken.store()), head.id.as_str().into(), taken.lease().clone());
-    match served.run_job(durable, &input) {
+    match served.run_job(Durable::by_worker(taken.store(), &head.id, taken.lease()), &input) {
         Ok(run) => run.await,
         Err(error) => {
             tracing::warn!(%error, "the job `{}` cannot begin, and comes back", head.id);

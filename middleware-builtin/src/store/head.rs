@@ -83,7 +83,7 @@ pub enum EntryStatus {
     Queued,
     /// The work is under way, or its process was killed.
     Running,
-    /// The work waits for the answers to questions.
+    /// The work waits for the answers to questions. A job of a queue without a question waits for the end of a sleep.
     Waiting,
     /// The work was paused, and can be resumed.
     Paused,

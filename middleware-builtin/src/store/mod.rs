@@ -16,6 +16,7 @@ use std::fmt;
 use std::future::ready;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
 
 use bytes::Bytes;
 use futures_core::future::BoxFuture;
@@ -40,7 +41,7 @@ pub use take::{Take, WorkerHead};
 /// it. The clock of the store says when a lease is over, so it does not matter what the clocks of the processes say.
 ///
 /// A store in a database implements the seven methods without a default, [`take`](Self::take) and
-/// [`workers`](Self::workers) for workers, and `older_parts` if it keeps parts that an
+/// [`workers`](Self::workers) for workers, [`now`](Self::now) if it is on a server, and `older_parts` if it keeps parts that an
 /// append [hides](Append::hides_older); `emitree_stores::conformance` tests it. An `Arc` of a store is a store.
 ///
 /// ```
@@ -188,6 +189,16 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Box::pin(ready(Err(no_queues())))
     }
 
+    /// Returns the time by the clock of the store, which says when leases, sleeps and deadlines are over. By default, that of
+    /// this machine: a store that several machines share returns the time of its server.
+    ///
+    /// # Errors
+    ///
+    /// Return [`StoreError::Failed`] if it cannot be read.
+    fn now(&self) -> BoxFuture<'_, Result<SystemTime, StoreError>> {
+        Box::pin(ready(Ok(SystemTime::now())))
+    }
+
     /// Removes an entry with its parts, also those that are hidden, and with its posts. Does nothing if there is no entry
     /// with this id.
     ///
@@ -286,6 +297,10 @@ impl<S: Store + ?Sized> Store for Arc<S> {
 
     fn workers(&self) -> BoxFuture<'_, Result<Vec<WorkerHead>, StoreError>> {
         (**self).workers()
+    }
+
+    fn now(&self) -> BoxFuture<'_, Result<SystemTime, StoreError>> {
+        (**self).now()
     }
 
     fn remove<'a>(&'a self, id: &'a str, after: Revision) -> BoxFuture<'a, Result<(), StoreError>> {

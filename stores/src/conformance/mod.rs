@@ -41,6 +41,7 @@ const CASES: &[(&str, Case)] = cases![
     races::readers_receive_whole_appends,
     work::while_an_entry_is_held_only_its_holder_changes_it,
     work::an_entry_whose_lease_is_over_is_held_by_nobody,
+    work::the_clock_of_the_store_ends_its_leases,
     work::workers_take_what_is_due_in_the_order_of_their_queues,
     work::attempts_are_counted_until_an_append_sets_them,
     work::each_of_100_entries_is_taken_by_one_of_8_workers,

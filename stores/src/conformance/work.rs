@@ -47,6 +47,19 @@ pub(super) fn assert_held<T: std::fmt::Debug>(result: &Result<T, StoreError>, by
     assert_eq!(holder, Some(by), "a change of an entry that `{by}` holds: {result:?}");
 }
 
+/// F6
+pub(super) async fn the_clock_of_the_store_ends_its_leases(store: Shared) -> Result<(), StoreError> {
+    let before = store.now().await?;
+    store.append(&running("a", Revision::NONE, "1").by("a").holding(LONG)).await?;
+    let after = store.now().await?;
+    let until = load(&store, "a").await?.head.holder.map(|holder| holder.until);
+    // A store may round times to milliseconds.
+    let rounds = Duration::from_millis(1);
+    let is_by_clock = until.is_some_and(|until| (before + LONG - rounds..=after + LONG + rounds).contains(&until));
+    assert!(is_by_clock, "the lease from {before:?} to {after:?} ends at {until:?}");
+    Ok(())
+}
+
 /// S3, F1
 pub(super) async fn while_an_entry_is_held_only_its_holder_changes_it(store: Shared) -> Result<(), StoreError> {
     let first = running("a", Revision::NONE, "1").by("a").holding(LONG);

@@ -1,6 +1,6 @@
 //! Entries as rows.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use emitree_middleware::store::{
@@ -138,6 +138,12 @@ impl Entries {
     pub(super) async fn workers(&self, connections: &Connections) -> Result<Vec<WorkerHead>, StoreError> {
         let rows = connections.call(Call { doing: Doing::Read, sql: &self.workers, values: &[], bytes: 0 }).await?;
         rows.iter().map(|row| Ok(WorkerHead::new(get(row, 0)?, get(row, 1)?, get(row, 2)?))).collect()
+    }
+
+    pub(super) async fn now(connections: &Connections) -> Result<SystemTime, StoreError> {
+        let sql = "SELECT clock_timestamp()";
+        let rows = connections.call(Call { doing: Doing::Read, sql, values: &[], bytes: 0 }).await?;
+        get(one(&rows)?, 0)
     }
 
     pub(super) async fn remove(&self, connections: &Connections, id: &str, after: Revision) -> Result<(), StoreError> {

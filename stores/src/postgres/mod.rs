@@ -12,6 +12,7 @@ mod values;
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use bytes::Bytes;
 use emitree_middleware::store::{
@@ -171,6 +172,10 @@ impl Store for PostgresStore {
 
     fn workers(&self) -> BoxFuture<'_, Result<Vec<WorkerHead>, StoreError>> {
         Box::pin(self.0.entries.workers(&self.0.connections))
+    }
+
+    fn now(&self) -> BoxFuture<'_, Result<SystemTime, StoreError>> {
+        Box::pin(Entries::now(&self.0.connections))
     }
 
     fn remove<'a>(&'a self, id: &'a str, after: Revision) -> BoxFuture<'a, Result<(), StoreError>> {

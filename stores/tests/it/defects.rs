@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use emitree_middleware::store::{
@@ -34,6 +34,7 @@ enum Defect {
     CountsNoAttempts,
     TakesWithoutAChange,
     ListsNoWorkers,
+    HasAnotherClock,
     AllowsAnyId,
     AllowsLargeParts,
     RemovesAnything,
@@ -292,6 +293,13 @@ impl Store for Defective {
         })
     }
 
+    fn now(&self) -> BoxFuture<'_, Result<SystemTime, StoreError>> {
+        Box::pin(async {
+            let ahead = Duration::from_secs(if self.has(Defect::HasAnotherClock) { 3_600 } else { 0 });
+            Ok(self.inner.now().await? + ahead)
+        })
+    }
+
     fn remove<'a>(&'a self, id: &'a str, after: Revision) -> BoxFuture<'a, Result<(), StoreError>> {
         Box::pin(async move {
             let after = if self.has(Defect::RemovesAnything) { self.current(id).await } else { after };
@@ -335,6 +343,7 @@ fn a_store_with_a_defect_does_not_conform() {
         (D::CountsNoAttempts, ""),
         (D::TakesWithoutAChange, ""),
         (D::ListsNoWorkers, ""),
+        (D::HasAnotherClock, "the lease from"),
         (D::AllowsAnyId, "an empty id must be refused"),
         (D::AllowsLargeParts, "a long part must be refused"),
         (D::RemovesAnything, "a change for revision"),

@@ -225,6 +225,7 @@ impl Journal {
             }
             (state.by, state.is_stale) = (holder.by, true);
         }
+        self.0.read_clock().await?;
         let current = self.refresh().await?;
         if current != head.revision {
             return Err(StoreError::Conflict { id: head.id.clone(), after: head.revision, current });
@@ -255,6 +256,23 @@ impl Journal {
     #[must_use]
     pub fn holder(&self) -> Option<Holder> {
         self.0.state.lock().head.holder.clone()
+    }
+
+    /// Returns the time by the [clock of the store](Store::now), as of the last claim; never more than it is. Timers that are
+    /// stored in an entry begin and end by it, because other machines go on with them.
+    #[must_use]
+    pub fn now(&self) -> SystemTime {
+        self.0.state.lock().now()
+    }
+
+    /// Returns a time of this machine's clock as a time by the clock of the store ([`now`](Self::now)).
+    #[must_use]
+    pub fn store_time(&self, at: SystemTime) -> SystemTime {
+        let (here, there) = (SystemTime::now(), self.now());
+        match at.duration_since(here) {
+            Ok(left) => there.checked_add(left).unwrap_or(at),
+            Err(passed) => there.checked_sub(passed.duration()).unwrap_or(at),
+        }
     }
 
     /// Claims the entry for a run. The append that sets the holder also has the changes of the owner. Several runs of
@@ -425,6 +443,13 @@ impl Journal {
 }
 
 impl Inner {
+    /// Reads the clock of the store. The store's clock has gone on when the time arrives, so no timer ends early.
+    async fn read_clock(&self) -> Result<(), StoreError> {
+        let now = self.store.now().await?;
+        self.state.lock().read_clock(now);
+        Ok(())
+    }
+
     /// Returns how often posts are looked for.
     fn look_each(&self) -> Duration {
         LOOK.min(self.lease / 3)

@@ -41,6 +41,8 @@ pub(super) struct State {
     pub(super) taking: Vec<Uuid>,
     pub(super) waiting: Waiting,
     pub(super) has_writer: bool,
+    /// The time of the store's clock, and when it was read.
+    clock: Option<(SystemTime, Instant)>,
     /// When the writer renews the lease.
     pub(super) renew_at: Instant,
     /// When the writer looks for posts.
@@ -66,10 +68,25 @@ impl State {
             taking: Vec::new(),
             waiting: Waiting::default(),
             has_writer: false,
+            clock: None,
             renew_at: Instant::now(),
             look_at: Instant::now(),
             commit_at: None,
         }
+    }
+
+    /// Takes over a time of the store's clock.
+    pub(super) fn read_clock(&mut self, now: SystemTime) {
+        self.clock = Some((now, Instant::now()));
+    }
+
+    pub(super) fn knows_clock(&self) -> bool {
+        self.clock.is_some()
+    }
+
+    /// Returns the time by the clock of the store, or a little less. Before it was read, by that of this machine.
+    pub(super) fn now(&self) -> SystemTime {
+        self.clock.map_or_else(SystemTime::now, |(time, read)| time + read.elapsed())
     }
 
     /// Returns `true` if this process holds the entry, as far as it knows.

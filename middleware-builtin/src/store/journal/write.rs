@@ -67,6 +67,15 @@ impl Inner {
         let claims = !batch.claims.is_empty();
         let mut refused = None;
         ignoring_conflicts(self.settle().await)?;
+        let reads_clock = {
+            let state = self.state.lock();
+            let has_timers = claims || state.head.queue.is_some();
+            let is_read = state.knows_clock() && (state.is_held() || state.adopted.is_some());
+            has_timers && !is_read
+        };
+        if reads_clock {
+            self.read_clock().await?;
+        }
         loop {
             self.check_claim()?;
             if let Some(entry) = self.look().await? {

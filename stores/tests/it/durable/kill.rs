@@ -54,11 +54,19 @@ pub(super) struct OfProcess {
     id: StoreId,
     store: Arc<dyn Store>,
     killer: Arc<Killer>,
+    /// How far the clock of the store is ahead of that of the process.
+    ahead: Duration,
 }
 
 impl OfProcess {
     pub(super) fn new<S: Store + Clone>(store: &S, killer: &Arc<Killer>) -> Self {
-        Self { id: StoreId::new(), store: Arc::new(store.clone()), killer: Arc::clone(killer) }
+        let ahead = Duration::ZERO;
+        Self { id: StoreId::new(), store: Arc::new(store.clone()), killer: Arc::clone(killer), ahead }
+    }
+
+    /// Returns a process on a machine whose clock is behind.
+    pub(super) fn behind<S: Store + Clone>(store: &S, ahead: Duration) -> Self {
+        Self { ahead, ..Self::new(store, &Killer::at(usize::MAX)) }
     }
 }
 
@@ -103,6 +111,10 @@ impl Store for OfProcess {
 
     fn workers(&self) -> BoxFuture<'_, Result<Vec<WorkerHead>, StoreError>> {
         self.store.workers()
+    }
+
+    fn now(&self) -> BoxFuture<'_, Result<SystemTime, StoreError>> {
+        Box::pin(async { Ok(self.store.now().await? + self.ahead) })
     }
 
     fn remove<'a>(&'a self, id: &'a str, after: Revision) -> BoxFuture<'a, Result<(), StoreError>> {

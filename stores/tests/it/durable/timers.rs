@@ -105,6 +105,26 @@ async fn a_later_start_sleeps_only_the_rest_and_the_claim_is_held_meanwhile() {
     assert_eq!(sleeps(&store).await, 1);
 }
 
+/// F6
+#[tokio::test(start_paused = true)]
+async fn a_sleep_and_a_deadline_end_by_the_clock_of_the_store() {
+    // Of two machines, the clock of one is behind that of the store.
+    let on = |store: &MemoryStore, behind: u32| Durable::new(&OfProcess::behind(store, behind * MINUTE), ID);
+    for [first, second, rest] in [[0, 40, 20], [40, 0, 100], [40, 40, 60], [0, 60, 0]] {
+        let store = MemoryStore::new();
+        let killed = sleeper(HOUR).run_shared(()).middleware(on(&store, first));
+        timeout(Duration::from_secs(1), killed.into_future()).await.expect_err("it sleeps");
+        wait_for_ends(MINUTE).await;
+        let (ended, after) = minutes(sleeper(HOUR).run_shared(()).middleware(on(&store, second))).await;
+        assert_eq!((ended.expect("an output"), after), (json!("ended"), u64::from(rest)), "{first} and {second}");
+
+        let store = MemoryStore::new();
+        asks(1).run_shared(()).middleware(on(&store, first)).await.expect_err("a question");
+        let again = asks(1).run_shared(()).middleware(on(&store, second)).await;
+        assert_eq!(again.ok(), (rest == 0).then_some(Value::Bool(false)), "{first} and {second}");
+    }
+}
+
 /// M13
 #[tokio::test(start_paused = true)]
 async fn a_sleep_that_has_ended_meanwhile_takes_no_time() {

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use emitree_middleware::Durable;
 use emitree_middleware::durable::{AlreadyAnswered, RunningWorker, Submitted, Worker};
@@ -11,7 +11,7 @@ use emitree_middleware::store::{
     Take,
 };
 use emitree_runtime::{Answer, BoxRunnable, Error, Interrupt, Result, RunContext, Runnable, runnable_fn};
-use futures_util::future::{BoxFuture, join_all};
+use futures_util::future::{BoxFuture, join, join_all};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
@@ -304,6 +304,48 @@ async fn a_job_that_asks_goes_on_after_the_answer_of_another_process_or_of_the_d
         shared.job(ID).await.answer(&head.questions[0].id, json!("Ada")).await.expect("an answer");
         assert_eq!(ended(&job).await.expect("an output"), json!(["Ada", "nobody"]));
         worker.shutdown(SOON).await;
+    }
+}
+
+/// Runs a job that sleeps for five leases, and works for two of them meanwhile if `works`. Returns how often it has begun
+/// to work.
+async fn sleep_for_long(shared: &Shared, works: bool) -> usize {
+    let begun = Arc::new(AtomicUsize::new(0));
+    let counts = Arc::clone(&begun);
+    let step = Arc::new(BoxRunnable::new(runnable_fn("step", move |(): (), _: RunContext| {
+        counts.fetch_add(1, Ordering::Relaxed);
+        async {
+            tokio::time::sleep(2 * LEASE).await;
+            Ok(())
+        }
+    })));
+    let worker = shared.worker(move |_, ctx| {
+        let step = Arc::clone(&step);
+        Box::pin(async move {
+            let work = async { if works { step.run_shared(()).key("step").await } else { Ok(()) } };
+            let (worked, slept) = join(work, ctx.sleep("pause", 5 * LEASE)).await;
+            worked.and(slept).map(Value::from)
+        })
+    });
+    let (worker, job) = (worker.await, shared.job(ID).await);
+    let began = Instant::now();
+    submit(&job).await;
+    let asleep = shared.until(|head| head.status == EntryStatus::Waiting && head.holder.is_none()).await;
+    assert!(asleep.questions.is_empty(), "{asleep:?}");
+    assert!(began.elapsed() >= if works { 2 * LEASE } else { LEASE }, "it is held while it works");
+    ended(&job).await.expect("an output");
+    assert!(began.elapsed() >= 5 * LEASE, "it has ended early: {:?}", began.elapsed());
+    worker.shutdown(SOON).await;
+    begun.load(Ordering::Relaxed)
+}
+
+/// F6
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_sleeps_for_longer_than_a_lease_is_held_by_nobody_unless_it_works() {
+    for works in [false, true] {
+        let all = all();
+        let begun = join_all(all.iter().map(|shared| sleep_for_long(shared, works))).await;
+        assert!(begun.iter().all(|begun| *begun == usize::from(works)), "{begun:?}");
     }
 }
 

@@ -72,7 +72,8 @@ pub(crate) fn orders(jobs: usize, random: &mut fastrand::Rng) -> Vec<Order> {
         .map(|n| Order {
             id: format!("job-{n:04}"),
             kind: kind(n),
-            sleep: random.u64(50..800),
+            // Some go back to their queue meanwhile.
+            sleep: if random.u8(..8) == 0 { random.u64(2_000..3_000) } else { random.u64(50..800) },
             note: random.u64(0..30),
         })
         .collect()

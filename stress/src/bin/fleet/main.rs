@@ -23,8 +23,7 @@
 //! With `--flaw NAME`, the SQL functions of the store have a flaw, which the check has to notice. A wrong name lists all
 //! flaws. `--lease MS` sets the lease of the workers, by default one second.
 //!
-//! With `--wrong-clock LIBRARY`, the path of libfaketime, the clock of the first worker is an hour ahead. This finds
-//! faults: the end of a sleep is a time by the clock of the worker that has begun it.
+//! With `--wrong-clock LIBRARY`, the path of libfaketime, the clock of the first worker is an hour ahead.
 
 mod answers;
 mod check;
