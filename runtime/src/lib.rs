@@ -108,7 +108,7 @@ pub use middleware::needs::{Needs, needs};
 pub use middleware::nested::{ForNested, ForTree, for_nested, for_tree};
 pub use middleware::order::{Order, Ordered, ordered};
 pub use middleware::summary::Summary;
-pub use middleware::unhandled::check_guards;
+pub use middleware::unhandled::{check_guards, guards_of};
 pub use middleware::{IntoMiddleware, Middleware, MiddlewareFn, middleware_fn};
 pub use run::Run;
 pub use run::shutdown::{accept_runs, shutdown};

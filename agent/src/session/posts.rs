@@ -9,7 +9,7 @@ use std::sync::Arc;
 use emitree_emitter::new_id;
 use emitree_middleware::durable::Submitted;
 use emitree_middleware::store::{Post, Posted, Revision, StoreError};
-use emitree_runtime::{Answer, Error, Result};
+use emitree_runtime::{Answer, Error, Result, RunContext};
 use futures_core::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -35,6 +35,9 @@ enum Sent {
     Submission {
         queue: String,
         line: Box<Line>,
+        /// The guards that the submitting run hands down.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        guards: Vec<String>,
     },
     Abort(String),
 }
@@ -126,8 +129,9 @@ impl SessionEntry {
             match sent {
                 Ok(Sent::Line(line)) if id_of(&line.record).is_some() => self.take_input(log, *line),
                 Ok(Sent::Line(line)) => take_answer(log, *line),
-                Ok(Sent::Submission { queue, line }) => {
+                Ok(Sent::Submission { queue, line, guards }) => {
                     self.known.lock().queue = Some(queue);
+                    self.take_guards(log, guards);
                     self.take_input(log, *line);
                 }
                 Ok(Sent::Abort(reason)) => self.stop(log, reason),
@@ -137,6 +141,13 @@ impl SessionEntry {
             }
         }
         posts.len()
+    }
+
+    fn take_guards(&self, log: &Log, names: Vec<String>) {
+        let state = &mut *log.lock();
+        if !names.iter().all(|name| state.fold.guards.contains(name)) {
+            _ = state.push(log.root(), Record::Guards { names });
+        }
     }
 
     fn take_input(&self, log: &Arc<Log>, line: Line) {
@@ -185,6 +196,9 @@ impl Session {
     /// stored when the returned value has been awaited, also while a process works on the session. The session belongs to
     /// the queue from then on: workers go on with it after a kill, an answer, a message and a
     /// [retryable](Error::is_retryable) failure.
+    ///
+    /// The names of the guards that the run which calls this hands down are stored: a worker whose agent lacks one of them
+    /// asks a person instead of going on.
     ///
     /// ```
     /// use emitree_agent::{Agent, ChatModel, ScriptedModel, Session};
@@ -286,7 +300,8 @@ impl Submit<'_> {
         entry.store_first().await?;
         let id = new_id();
         let sent = Record::Sent { number: 0, id, sent: Input::FollowUp(Arc::new(message)) };
-        let sent = Sent::Submission { queue: queue.clone(), line: Box::new(sent.into()) };
+        let guards = RunContext::current().map(|ctx| ctx.nested_guards()).unwrap_or_default();
+        let sent = Sent::Submission { queue: queue.clone(), line: Box::new(sent.into()), guards };
         let mut post = sent.to_post()?.id(id).queue(queue);
         if let Some(once) = once {
             post = post.key(format!("once/{once}"));

@@ -208,6 +208,8 @@ pub(crate) enum Record {
     Ends { run: u32, turn: u64 },
     /// A question has its first answer.
     Answered { id: String, answer: Answer },
+    /// A message was submitted by a run that hands down these guards.
+    Guards { names: Vec<String> },
     /// Workers have taken the session again and again without getting on: a person is asked.
     Stuck { question: Box<Interrupt> },
     /// A message or a value arrives in the inbox. The id is random, so that it arrives once (A27).

@@ -62,7 +62,8 @@ impl SessionEntry {
             }
         }
         let claim = self.claim(false).await?;
-        let stuck = taken.stuck(None).filter(|_| !self.is_at_rest());
+        let guards = self.log.upgrade().map(|log| log.lock().fold.guards.clone()).unwrap_or_default();
+        let stuck = taken.stuck(guards.iter().map(String::as_str), None).filter(|_| !self.is_at_rest());
         let refused = match stuck {
             Some(question) => {
                 let question = question.with_id(format!("{}/stuck/{}", taken.head().id, taken.head().revision));

@@ -174,7 +174,7 @@ impl Journaled for Job {
         let parts = everything.unwrap_or(unstored);
         let older = if whole { Older::Removed } else { Older::Stay };
         let gets_on = state.take_gets_on();
-        let queue = state.submission.as_ref().map(|(queue, _)| queue.clone());
+        let queue = state.submission.as_ref().map(|submission| submission.queue.clone());
         Ok(is_new.then(|| Change { status, questions, meta: Map::new(), parts, older, gets_on, queue }))
     }
 

@@ -15,15 +15,23 @@ use crate::store::Post;
 /// The version of the records.
 pub(super) const FORMAT: u32 = 1;
 
+/// The submission of a job to a queue.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Submission {
+    pub(super) queue: String,
+    /// Random.
+    pub(super) by: Uuid,
+    /// The guards that the submitting run hands down.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) guards: Vec<String>,
+}
+
 /// A change of a job. Each is one part of the job's entry.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum Record {
-    /// The job was submitted to a queue. `by` is random.
-    Submitted {
-        queue: String,
-        by: Uuid,
-    },
+    Submitted(Submission),
     /// The job has begun for the first time.
     Input {
         format: u32,

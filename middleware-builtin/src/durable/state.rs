@@ -8,10 +8,9 @@ use bytes::Bytes;
 use chrono::{DateTime, Utc};
 use emitree_runtime::{AbortHandle, Answer, Answers, Error, ErrorReport, Interrupt, Result, RunKey};
 use serde_json::{Value, json};
-use uuid::Uuid;
 
 use super::AlreadyAnswered;
-use super::record::{AfterBegun, AfterStuck, BEGAN, FORMAT, Record, STUCK};
+use super::record::{AfterBegun, AfterStuck, BEGAN, FORMAT, Record, STUCK, Submission};
 use super::scope::{is_of_store, is_question};
 use crate::store::{Entry, EntryStatus, OpenQuestion, Rest, StoreError, joined_parts};
 
@@ -26,8 +25,7 @@ pub(super) struct JobState {
     deadlines: BTreeMap<String, Answer>,
     pub(super) published: BTreeMap<String, Value>,
     pub(super) output: Option<Value>,
-    /// The queue that the job was submitted to, and the id of the submission.
-    pub(super) submission: Option<(String, Uuid)>,
+    pub(super) submission: Option<Submission>,
     /// How the last start of a submitted job has failed.
     stopped: Option<Box<ErrorReport>>,
     /// `true` if the worker goes away, so another one goes on.
@@ -150,7 +148,7 @@ impl JobState {
 
     fn apply(&mut self, record: Record) -> Result<(), String> {
         match record {
-            Record::Submitted { queue, by } => self.submission = Some((queue, by)),
+            Record::Submitted(submission) => self.submission = Some(submission),
             Record::Stopped(error) => self.stopped = Some(error),
             Record::Input { format: FORMAT, input } => self.input = Some(input),
             Record::Input { format, .. } => {
@@ -218,7 +216,7 @@ impl JobState {
 
     /// Returns the job as few records.
     pub(super) fn whole(&self) -> Result<Vec<Bytes>> {
-        let submission = self.submission.clone().map(|(queue, by)| Record::Submitted { queue, by });
+        let submission = self.submission.clone().map(Record::Submitted);
         let input = self.input.iter().map(|input| Record::Input { format: FORMAT, input: input.clone() });
         let steps = self.steps.iter().flat_map(|(key, step)| {
             let key = key.clone();
@@ -466,10 +464,13 @@ impl JobState {
         self.push(Record::Stopped(Box::new(error.report())))
     }
 
-    /// Records the end of a start whose run was stopped before it had a result.
+    /// Records the end of a start whose run was stopped before it had a result. Workers go on with one that was dropped,
+    /// as if it was handed over.
     pub(super) fn note_abort(&mut self) -> Result<()> {
         let Some(run) = self.start.run.as_ref().filter(|_| !self.start.has_ended) else { return Ok(()) };
-        let reason = run.signal().reason().filter(|_| !self.is_handed_over).map(|reason| reason.to_string());
+        let signal = run.signal();
+        self.is_handed_over |= signal.is_dropped();
+        let reason = signal.reason().filter(|_| !self.is_handed_over).map(|reason| reason.to_string());
         match self.start.stops_with.take().or(reason) {
             Some(reason) => {
                 self.status = EntryStatus::Paused;

@@ -4,17 +4,16 @@ use std::time::Duration;
 
 use emitree_emitter::json::to_value_exact;
 use emitree_emitter::new_id;
-use emitree_runtime::{Error, Result};
+use emitree_runtime::{Error, Result, RunContext};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::time::sleep;
-use uuid::Uuid;
 
 use super::Durable;
 use super::job::Job;
 use super::job_layer::other_input;
-use super::record::{FORMAT, Record};
+use super::record::{FORMAT, Record, Submission};
 use super::state::JobState;
 use crate::shared::difference::quoted;
 use crate::store::{EntryStatus, Revision, StoreError};
@@ -43,6 +42,9 @@ impl Submitted {
 impl Durable {
     /// Submits the job to a queue, whose [workers](super::Worker) run it. When this returns, the job is stored. A job that
     /// was submitted with this input already stays as it is.
+    ///
+    /// The names of the guards that the run which calls this hands down are stored: a worker does not begin the job if the
+    /// runnable that it serves lacks one of them.
     ///
     /// ```
     /// use emitree_middleware::durable::{Durable, Worker};
@@ -77,11 +79,13 @@ impl Durable {
             Error::from(error).message(format!("the input of the job `{}` cannot be stored", self.id))
         })?;
         let id = new_id();
+        let guards = RunContext::current().map(|ctx| ctx.nested_guards()).unwrap_or_default();
         let workers = self.store.workers().await?;
         let is_served = workers.iter().any(|worker| worker.serves(queue));
         loop {
             let job = self.open().await?;
-            let is_recorded = self.note_submission(&job, queue, &input, id)?;
+            let submission = Submission { queue: queue.to_owned(), by: id, guards: guards.clone() };
+            let is_recorded = self.note_submission(&job, submission, &input)?;
             match job.journal.commit().await {
                 // Another task has read the job again before this commit, which has replaced the submission.
                 Ok(_) if job.state.lock().submission.is_none() => continue,
@@ -96,25 +100,26 @@ impl Durable {
                 }
                 Err(error) => return Err(error.into()),
             }
-            let is_new = job.state.lock().submission.as_ref().is_some_and(|(_, by)| *by == id);
+            let is_new = job.state.lock().submission.as_ref().is_some_and(|submission| submission.by == id);
             return Ok(Submitted { is_new, is_served });
         }
     }
 
     /// Records the submission, unless there is one. Returns `true` if it was recorded.
-    fn note_submission(&self, job: &Job, queue: &str, input: &Value, by: Uuid) -> Result<bool> {
+    fn note_submission(&self, job: &Job, submission: Submission, input: &Value) -> Result<bool> {
         let what = || format!("job `{}`", self.id);
         let mut state = job.state.lock();
         match (&state.input, &state.submission) {
             (Some(stored), _) if stored != input => Err(other_input(&what(), stored, input)),
-            (Some(_), Some((stored, _))) if stored != queue => Err(Error::new(format!(
-                "the {} was submitted to the queue `{stored}`, and is submitted to `{queue}`: give it another id",
-                what()
+            (Some(_), Some(Submission { queue, .. })) if *queue != submission.queue => Err(Error::new(format!(
+                "the {} was submitted to the queue `{queue}`, and is submitted to `{}`: give it another id",
+                what(),
+                submission.queue
             ))),
             (Some(_), Some(_)) => Ok(false),
             (stored, None) => {
                 let is_begun = stored.is_some();
-                state.push(Record::Submitted { queue: queue.to_owned(), by })?;
+                state.push(Record::Submitted(submission))?;
                 if !is_begun {
                     state.push(Record::Input { format: FORMAT, input: input.clone() })?;
                 }

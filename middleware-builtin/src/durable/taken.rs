@@ -34,12 +34,14 @@ struct Inner {
     store: Arc<dyn Store>,
     lease: Lease,
     head: EntryHead,
+    /// The guards of the runnable that goes on with it.
+    guards: Vec<String>,
     owner: OnceLock<Arc<dyn Adopted>>,
 }
 
 impl TakenEntry {
-    pub(super) fn new(store: Arc<dyn Store>, lease: Lease, head: EntryHead) -> Self {
-        Self(Arc::new(Inner { store, lease, head, owner: OnceLock::new() }))
+    pub(super) fn new(store: Arc<dyn Store>, lease: Lease, head: EntryHead, guards: Vec<String>) -> Self {
+        Self(Arc::new(Inner { store, lease, head, guards, owner: OnceLock::new() }))
     }
 
     /// Returns the store.
@@ -85,20 +87,26 @@ impl TakenEntry {
         owner.journal().adopt(&self.0.head).await
     }
 
-    /// Returns the question to ask a person, instead of going on, if the entry was taken 5 times without getting on.
-    /// `last` is the last error.
+    /// Returns the question to ask a person, instead of going on, if the runnable lacks one of the guards of the submitting
+    /// runs, or if the entry was taken 5 times without getting on. `last` is the last error.
     #[must_use]
-    pub fn stuck(&self, last: Option<&Error>) -> Option<Interrupt> {
+    pub fn stuck<'a>(&self, guards: impl IntoIterator<Item = &'a str>, last: Option<&Error>) -> Option<Interrupt> {
         let EntryHead { id, attempts, kind, .. } = &self.0.head;
-        if *attempts <= ATTEMPTS {
-            return None;
+        let lacks: Vec<_> = guards.into_iter().filter(|guard| !self.0.guards.iter().any(|own| own == guard)).collect();
+        let problem = match &*lacks {
+            [] if *attempts <= ATTEMPTS => return None,
+            [] => last.map(Error::explain),
+            lacks => Some(format!(
+                "it was submitted by runs with the guards `{}`, which the runnable that goes on with it lacks: bind them \
+                 to that, and answer \"again\"",
+                lacks.join("`, `")
+            )),
+        };
+        let mut data = json!({kind: id, "attempts": attempts - 1, "error": problem, "choices": ["again", "fail"]});
+        if !lacks.is_empty() {
+            data["lacks"] = json!(lacks);
         }
-        let last = last.map(Error::explain);
-        let question = Interrupt::new(
-            STUCK,
-            json!({kind: id, "attempts": attempts - 1, "error": last, "choices": ["again", "fail"]}),
-        );
-        Some(question.with_id(format!("{id}/stuck")))
+        Some(Interrupt::new(STUCK, data).with_id(format!("{id}/stuck")))
     }
 }
 

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use emitree_runtime::{AnyRun, Error, IntoShared, Phase, Result, Runnable, Stack};
+use emitree_runtime::{AnyRun, Error, IntoShared, Phase, Result, Runnable, Stack, guards_of};
 use futures_core::future::BoxFuture;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -67,7 +67,8 @@ const REVERSED: u32 = 10;
 /// # What does not travel
 ///
 /// A job is run with the middleware of the runnable that is served, and no other: what a run inherits where the job is
-/// submitted, such as budgets, guards and listeners, stays there.
+/// submitted, such as budgets and listeners, stays there. The names of inherited guards are stored: if the runnable lacks
+/// one, the job does not begin, and gets the question `worker.stuck`, whose data `lacks` them.
 pub struct Worker {
     store: Arc<dyn Store>,
     lease: Lease,
@@ -77,6 +78,8 @@ pub struct Worker {
 
 /// Goes on with the entries of a queue.
 trait Serve: Send + Sync {
+    fn guards(&self) -> Vec<String>;
+
     fn run_job(&self, job: Durable, input: &Value) -> Result<BoxFuture<'static, Result<()>>>;
 
     /// Goes on with an entry that has its input itself, such as a session.
@@ -86,6 +89,10 @@ trait Serve: Send + Sync {
 struct Served<R>(Arc<R>);
 
 impl<R: Runnable + 'static> Serve for Served<R> {
+    fn guards(&self) -> Vec<String> {
+        guards_of(&*self.0)
+    }
+
     fn run_job(&self, job: Durable, input: &Value) -> Result<BoxFuture<'static, Result<()>>> {
         let input = serde_json::from_value(input.clone()).map_err(|error| {
             let message = format!("the input {} of {job:?} is no `{}`", quoted(input), type_name::<R::Input>());
@@ -329,7 +336,8 @@ impl Working {
     /// Goes on with an entry that was taken.
     async fn run(self: Arc<Self>, head: EntryHead, _slot: Slot) {
         let Worker { store, lease, .. } = &self.worker;
-        let taken = TakenEntry::new(Arc::clone(store), lease.clone(), head);
+        let guards = self.served(&head).map_or_else(Vec::new, |served| served.guards());
+        let taken = TakenEntry::new(Arc::clone(store), lease.clone(), head, guards);
         let head = taken.head();
         match self.running.lock().entry(head.id.clone()) {
             // Taken again after its lease: the run that has lost it is aborted, and the entry is due after a lease.
@@ -354,11 +362,15 @@ impl Working {
 
     async fn go_on(&self, taken: &TakenEntry) -> Result<()> {
         let EntryHead { queue, kind, .. } = taken.head();
-        let queue = queue.as_deref().unwrap_or_default();
-        let served = self.worker.served.iter().find(|(of, _)| of == queue).map(|(_, served)| served);
-        let served =
-            served.ok_or_else(|| Error::new(format!("the store has given a {kind} of the queue `{queue}`")))?;
-        if kind == KIND { go_on_with_job(taken, &**served).await } else { served.run_entry(taken)?.await }
+        let unserved = || Error::new(format!("the store has given a {kind} of the queue {queue:?}"));
+        let served = self.served(taken.head()).ok_or_else(unserved)?;
+        if kind == KIND { go_on_with_job(taken, served).await } else { served.run_entry(taken)?.await }
+    }
+
+    /// Returns what serves the queue of an entry.
+    fn served(&self, head: &EntryHead) -> Option<&dyn Serve> {
+        let served = self.worker.served.iter().find(|(queue, _)| head.queue.as_ref() == Some(queue));
+        served.map(|(_, served)| &**served)
     }
 
     /// Holds an entry that could not begin for some time more.
@@ -383,8 +395,12 @@ async fn go_on_with_job(taken: &TakenEntry, served: &dyn Serve) -> Result<()> {
         // The posts are taken first: they decide whether the job is due.
         return release_with(&job, |_| Ok(())).await;
     }
-    let last = job.state.lock().last_error();
-    if let Some(question) = taken.stuck(last.as_ref()) {
+    let stuck = {
+        let state = job.state.lock();
+        let guards = state.submission.iter().flat_map(|submission| &submission.guards);
+        taken.stuck(guards.map(|guard| &**guard), state.last_error().as_ref())
+    };
+    if let Some(question) = stuck {
         return release_with(&job, |state| state.ask_stuck(question)).await;
     }
     let input = job.state.lock().input.clone();

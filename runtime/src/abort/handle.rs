@@ -102,6 +102,12 @@ impl AbortSignal {
         }
     }
 
+    /// Returns `true` if the future of the signal's run, or of a run above it, was dropped: nobody has given a reason.
+    #[must_use]
+    pub fn is_dropped(&self) -> bool {
+        matches!(&self.0, Source::Here(target) if target.node().state.stopped() == Some(&Stop::Dropped))
+    }
+
     /// Returns the reason for the abort, or `None` if there was no abort.
     #[must_use]
     pub fn reason(&self) -> Option<Arc<str>> {

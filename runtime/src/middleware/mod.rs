@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use emitree_emitter::rt::binding;
 
+use self::unhandled::names_of_guards;
 use crate::context::inherited::InheritedList;
 use crate::{Description, Order, Result, RunContext, ordered};
 
@@ -286,6 +287,13 @@ impl RunContext {
     #[must_use]
     pub fn binds_nested(&self) -> bool {
         self.count_inherited() > 0
+    }
+
+    /// Returns the names of the guards that this run hands down to the runs below, for code that starts runs in other
+    /// processes, where nothing is handed down.
+    #[must_use]
+    pub fn nested_guards(&self) -> Vec<String> {
+        self.shared().inherited.all().map_or_else(Vec::new, |inherited| names_of_guards(&inherited))
     }
 
     /// Returns the number of middlewares that this run hands down.

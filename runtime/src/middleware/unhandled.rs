@@ -1,5 +1,7 @@
 //! Middlewares that are bound to a run that they do not handle, and would therefore do nothing (M11).
 
+use std::sync::Arc;
+
 use crate::{Error, ErrorKind, Middleware, Result, RunContext, Runnable};
 
 /// Checks that the guards among the middlewares of an instance handle its runs. Builders of instances call this
@@ -23,6 +25,25 @@ pub fn check_guards(runnable: &impl Runnable) -> Result<()> {
     unhandled
         .find(|middleware| middleware.describe().is_guard())
         .map_or(Ok(()), |guard| Err(refused(&**guard, kind, name)))
+}
+
+/// Returns the names of the guards that an instance binds to each of its runs.
+///
+/// ```
+/// use emitree_runtime::{RunContext, guards_of, runnable_fn};
+///
+/// let double = runnable_fn("double", |n: u32, _: RunContext| async move { Ok(n * 2) });
+/// assert!(guards_of(&double).is_empty());
+/// ```
+#[must_use]
+pub fn guards_of(runnable: &impl Runnable) -> Vec<String> {
+    names_of_guards(runnable.middlewares())
+}
+
+/// Returns the names of the guards among middlewares.
+pub(crate) fn names_of_guards(middlewares: &[Arc<dyn Middleware>]) -> Vec<String> {
+    let guards = middlewares.iter().filter(|middleware| middleware.describe().is_guard());
+    guards.map(|guard| guard.name().to_owned()).collect()
 }
 
 /// Returns `true` if a middleware that is bound to this run handles it. Logs a warning otherwise, once for each

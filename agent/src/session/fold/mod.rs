@@ -95,6 +95,9 @@ pub(crate) struct Conversation {
     /// The question of workers that do not get on, until a run begins.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) stuck: Option<Box<Stuck>>,
+    /// The guards of the runs that have submitted messages: workers go on only with an agent that has them.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub(crate) guards: BTreeSet<String>,
     /// The ids of the last inputs that were taken for good.
     #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
     pub(crate) taken: VecDeque<Uuid>,
@@ -252,6 +255,10 @@ impl Conversation {
             Record::Answered { id, answer } => self.answer(&id, answer),
             Record::Sent { number, id, sent } => self.send(number, id, sent),
             Record::Taken { run, numbers, messages } => self.take(run, &numbers, messages),
+            Record::Guards { names } => {
+                self.guards.extend(names);
+                Ok(())
+            }
             Record::Stuck { question } => {
                 self.stuck = Some(Box::new(Stuck { question: *question, answer: None }));
                 Ok(())

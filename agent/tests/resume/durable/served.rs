@@ -6,10 +6,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use emitree_agent::{Agent, ChatModel, Message, Reply, ScriptedModel, Session, tool_fn};
+use emitree_middleware::Runs;
 use emitree_middleware::approval::{Approval, Decision};
 use emitree_middleware::durable::{RunningWorker, Submitted, Worker};
 use emitree_middleware::store::{EntryHead, EntryStatus, MemoryStore, Store, Take};
-use emitree_runtime::{Error, Result, RunContext, runnable_fn};
+use emitree_runtime::{Error, Result, RunContext, Runnable, for_tree, runnable_fn};
 use futures_util::future::join_all;
 use serde_json::json;
 
@@ -283,5 +284,47 @@ async fn a_follow_up_that_waits_begins_the_round_of_a_run_that_resumes() -> Resu
     let agent = agent(&Log::default())?;
     assert_eq!(agent.resume(&session).await?.text(), "After \"Next.\".");
     assert_eq!(texts(&session), ["Hi.", "Hello.", "Next.", "After \"Next.\"."]);
+    Ok(())
+}
+
+/// M5, F7
+#[tokio::test(start_paused = true)]
+async fn a_worker_whose_agent_lacks_a_guard_of_the_submitting_run_asks_instead_of_going_on() -> Result<()> {
+    let store = MemoryStore::new();
+    let session = Session::open(&Process::of(&store), ID).await?;
+    let approves = || for_tree(Approval::by_interrupt().runs(Runs::named("pay")));
+    let submits = runnable_fn("desk", |session: Session, _: RunContext| async move {
+        session.submit("support", "Hello.").once("1").await.map(|submitted| submitted.is_new)
+    });
+    assert!(submits.run(session.clone()).middleware(approves()).await?);
+    let calls = Arc::new(AtomicUsize::new(0));
+    let agent = |calls: &Arc<AtomicUsize>| {
+        let calls = Arc::clone(calls);
+        let script = ScriptedModel::by("test", move |_| {
+            calls.fetch_add(1, Ordering::Relaxed);
+            Reply::text("Hello!")
+        });
+        Ok::<_, Error>(Agent::builder("support", ChatModel::new(script)?))
+    };
+    let worker = serve(&store, agent(&calls)?.build()?).await?;
+    for _ in 0..2 {
+        until(&store, EntryStatus::Waiting).await?;
+        session.refresh().await?;
+        let questions = session.questions();
+        assert_eq!((&*questions[0].kind, &questions[0].data["lacks"]), ("worker.stuck", &json!(["approval"])));
+        assert!(questions[0].data["error"].as_str().is_some_and(|error| error.contains("`approval`")), "{questions:?}");
+        session.answer(&questions[0].id, json!("again")).await.map_err(Error::from)?;
+    }
+    until(&store, EntryStatus::Waiting).await?;
+    assert_eq!(calls.load(Ordering::Relaxed), 0, "nothing has begun");
+    worker.shutdown(END).await;
+
+    let worker = serve(&store, agent(&calls)?.middleware(approves()).build()?).await?;
+    session.refresh().await?;
+    session.answer(&session.questions()[0].id, json!("again")).await.map_err(Error::from)?;
+    until(&store, EntryStatus::Ended).await?;
+    session.refresh().await?;
+    assert_eq!(texts(&session), ["Hello.", "Hello!"]);
+    worker.shutdown(END).await;
     Ok(())
 }

@@ -4,13 +4,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex, Weak};
 use std::time::{Duration, Instant};
 
-use emitree_middleware::Durable;
+use emitree_middleware::approval::Approval;
 use emitree_middleware::durable::{AlreadyAnswered, RunningWorker, Submitted, Worker};
 use emitree_middleware::store::{
     Append, Change, Entry, EntryHead, EntryStatus, Journal, Journaled, Lease, MemoryStore, Post, Store, StoreError,
     Take,
 };
-use emitree_runtime::{Answer, BoxRunnable, Error, Interrupt, Result, RunContext, Runnable, runnable_fn};
+use emitree_middleware::{Durable, Runs};
+use emitree_runtime::{Answer, BoxRunnable, Error, Interrupt, Result, RunContext, Runnable, for_tree, runnable_fn};
 use futures_util::future::{BoxFuture, join, join_all};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
@@ -307,6 +308,29 @@ async fn a_job_that_asks_goes_on_after_the_answer_of_another_process_or_of_the_d
     }
 }
 
+/// M5, F7
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_is_not_begun_by_a_worker_that_lacks_a_guard_of_the_submitting_run() {
+    for shared in all() {
+        let worker = shared.worker(|_, _| Box::pin(async { panic!("it has begun") })).await;
+        let job = shared.job(ID).await;
+        let submitter = job.clone();
+        let submits = runnable_fn("desk", move |(): (), _: RunContext| {
+            let job = submitter.clone();
+            async move { Ok(submit(&job).await.is_new) }
+        });
+        let guard = for_tree(Approval::by_interrupt().runs(Runs::named("pay")));
+        let is_new = submits.run(()).middleware(guard).await;
+        assert!(is_new.expect("submitted"));
+        shared.until(|head| head.status == EntryStatus::Waiting && head.holder.is_none()).await;
+        let question = job.questions().await.expect("a store").remove(0);
+        assert_eq!((&*question.kind, &question.data["lacks"]), ("worker.stuck", &json!(["approval"])));
+        job.answer(&question.id, json!("fail")).await.expect("an answer");
+        assert!(ended(&job).await.is_err());
+        worker.shutdown(SOON).await;
+    }
+}
+
 /// Runs a job that sleeps for five leases, and works for two of them meanwhile if `works`. Returns how often it has begun
 /// to work.
 async fn sleep_for_long(shared: &Shared, works: bool) -> usize {
@@ -448,33 +472,39 @@ async fn an_input_that_does_not_fit_comes_back_later_and_is_not_lost() {
     worker.shutdown(SOON).await;
 }
 
+/// Submits jobs, and ends their workers in each way after some milliseconds. Another worker then runs them.
+async fn shut_down(shared: &Shared, after: u64) {
+    let process = shared.process().await;
+    let jobs = (0..20).map(|n| Durable::new(&process, format!("job-{after}-{n}")));
+    let jobs: Vec<_> = jobs.collect();
+    for job in &jobs {
+        submit(job).await;
+    }
+    // Not more often than a job may be taken before a person is asked.
+    for way in 0..3 {
+        let worker = shared.worker(|_, _| Box::pin(std::future::pending())).await;
+        tokio::time::sleep(Duration::from_millis(after + way)).await;
+        match way {
+            0 => worker.shutdown(Duration::ZERO).await,
+            // The shutdown is dropped, or the worker.
+            1 => _ = tokio::time::timeout(Duration::from_millis(1), worker.shutdown(SOON)).await,
+            _ => drop(worker),
+        }
+    }
+    let worker = shared.worker(|input, _| Box::pin(async move { Ok(json!(input)) })).await;
+    for job in &jobs {
+        assert_eq!(ended(job).await.expect("an output"), json!("rows"), "{job:?}");
+    }
+    worker.shutdown(SOON).await;
+}
+
 /// F2: an abort while the claim is stored leaves a job that workers find.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_shutdown_at_any_time_hands_each_job_over() {
     for shared in all() {
-        let process = shared.process().await;
-        for n in 0..20 {
-            Durable::new(&process, format!("job-{n}")).submit("import", "rows").await.expect("a store");
+        for after in [0, 3, 6] {
+            shut_down(&shared, after).await;
         }
-        for n in 0..10 {
-            let worker = shared.worker(|_, _| Box::pin(std::future::pending())).await;
-            tokio::time::sleep(Duration::from_millis(n)).await;
-            match n % 3 {
-                0 => worker.shutdown(Duration::ZERO).await,
-                // The shutdown is dropped, or the worker.
-                1 => _ = tokio::time::timeout(Duration::from_millis(1), worker.shutdown(SOON)).await,
-                _ => drop(worker),
-            }
-        }
-        let worker = shared.worker(|input, _| Box::pin(async move { Ok(json!(input)) })).await;
-        for n in 0..20 {
-            assert_eq!(
-                ended(&Durable::new(&process, format!("job-{n}"))).await.expect("an output"),
-                json!("rows"),
-                "{n}"
-            );
-        }
-        worker.shutdown(SOON).await;
     }
 }
 

@@ -87,7 +87,8 @@ fn record(rng: &mut Rng) -> Record {
         23 => Record::Stopped { run },
         24 => Record::Replied { run, turn, usage: None, cost: None },
         25 => Record::Ends { run, turn },
-        26 => Record::Forked { to: "other".into() },
+        26 => Record::Guards { names: vec![format!("g{n}")] },
+        27 => Record::Forked { to: "other".into() },
         _ => Record::Below { turn, call, id: format!("below{}", n % 3), first: flag.then_some(call) },
     }
 }
