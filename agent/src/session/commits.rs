@@ -13,7 +13,8 @@ use futures_core::future::BoxFuture;
 
 use crate::agent::steps::{Loop, PAUSED};
 use crate::agent::turn::LoopState;
-use crate::session::entry::{End, not_stored};
+use crate::session::entry::not_stored;
+use crate::session::status::End;
 use crate::{AgentInput, AgentOutput};
 
 impl LoopState {

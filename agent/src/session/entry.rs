@@ -16,8 +16,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use emitree_middleware::durable::JobStore;
 use emitree_middleware::store::{
-    Change, Claim, Entry, EntryHead, EntryStatus, Journal, Journaled, Lease, Older, OpenEntries, OpenQuestion, Post,
-    Rest, Revision, Store, StoreError, check_id, joined_parts,
+    Change, Claim, Entry, EntryHead, EntryStatus, Journal, Journaled, Lease, Older, OpenEntries, Post, Rest, Revision,
+    Store, StoreError, check_id, joined_parts,
 };
 use emitree_runtime::{Error, RunKey};
 use futures_core::future::BoxFuture;
@@ -26,7 +26,6 @@ use serde_json::{Map, Value};
 use tokio::runtime::Handle;
 use tokio::time::sleep;
 
-use crate::Role;
 use crate::message::arguments::storing;
 use crate::session::Session;
 use crate::session::fold::Conversation;
@@ -35,6 +34,7 @@ use crate::session::fold::search::Search;
 use crate::session::log::Log;
 use crate::session::past::{Keep, PastError, Point};
 use crate::session::record::{Line, Record};
+use crate::session::status::{End, Known, Listed, Now};
 
 /// The kind of the entries of sessions.
 pub(super) const KIND: &str = "session";
@@ -61,56 +61,10 @@ pub(super) struct Kept {
     pub(super) keep: Keep,
 }
 
-/// The state of the stored session, as far as this process knows it.
-#[derive(Debug)]
-pub(super) struct Known {
-    /// The inputs that were handed over last, and the revision at which they were: they are stored if it has moved.
-    handed: (Vec<Line>, Revision),
-    listed: Listed,
-    /// The status once no run uses the session.
-    pub(super) ended: EntryStatus,
-    /// The queue that a submission has named, if the session had none.
-    pub(super) queue: Option<String>,
-    /// `true` if workers come back to the session after some time, because its run has failed.
-    pub(super) comes_back: bool,
-    /// `true` if its worker goes away, so another one goes on.
-    pub(super) is_handed_over: bool,
-    /// `true` if somebody has stopped the runs that use the session, or that were about to.
-    pub(super) is_stopped: bool,
-    /// The reason, for a run that was about to.
-    pub(super) stops: Option<String>,
-    /// `true` if a message has come while no run used the session.
-    pub(super) has_new: bool,
-    /// `has_new` before the last claim, for a run that changes nothing.
-    had_new: bool,
-    /// The number of runs that are about to use the session.
-    pub(super) claiming: usize,
-    /// `true` if the session was read again since the last claim, which is lost then.
-    is_reloaded: bool,
-    /// `true` if an answer was withheld that the store may have.
-    forgets: bool,
-    /// The number of turns at the last snapshot.
-    snapshot: u64,
-}
-
 /// A record with the session as a whole.
 struct Snapshot {
     older: Older,
     line: Line,
-}
-
-/// The part of a head that depends on the session.
-#[derive(Clone, Debug, PartialEq)]
-struct Listed {
-    status: EntryStatus,
-    questions: Vec<OpenQuestion>,
-    meta: Map<String, Value>,
-}
-
-impl Listed {
-    fn of(head: &EntryHead) -> Self {
-        Self { status: head.status, questions: head.questions.clone(), meta: head.meta.clone() }
-    }
 }
 
 impl Kept {
@@ -165,26 +119,7 @@ impl SessionEntry {
     /// Lets a store keep a session, unless another task has opened it meanwhile. Returns the session.
     fn keep(session: Session, kept: Kept, head: EntryHead, bytes: usize, snapshot: u64) -> Session {
         let (store_id, id) = (kept.store.store_id(), head.id.clone());
-        // A session that no run has begun to use has nothing to go on with.
-        let ended = if head.revision == Revision::NONE { EntryStatus::Ended } else { head.status };
-        let handed = (Vec::new(), head.revision);
-        let listed = Listed::of(&head);
-        let known = Known {
-            handed,
-            listed,
-            ended,
-            queue: None,
-            comes_back: false,
-            is_handed_over: false,
-            is_stopped: false,
-            stops: None,
-            has_new: false,
-            had_new: false,
-            claiming: 0,
-            is_reloaded: false,
-            forgets: false,
-            snapshot,
-        };
+        let known = Known::new(&head, snapshot);
         let known = Mutex::new(known);
         let log = Arc::downgrade(&session.log);
         let owner: Weak<dyn Journaled> = log.clone();
@@ -336,38 +271,6 @@ impl SessionEntry {
     }
 }
 
-/// How a run has ended.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct End {
-    pub(crate) status: EntryStatus,
-    /// `true` for a failure after which a retry may help.
-    pub(crate) comes_back: bool,
-}
-
-impl Known {
-    /// Returns the inputs that were handed over, and that are not stored at a revision.
-    pub(super) fn not_stored(&self, revision: Revision) -> &[Line] {
-        let (handed, before) = &self.handed;
-        if *before == revision { handed } else { &[] }
-    }
-
-    /// Returns the status while no run uses the session. Workers go on with one that has a queue.
-    pub(super) fn status(&self, now: &Now, has_queue: bool) -> EntryStatus {
-        let idle = if has_queue { EntryStatus::Queued } else { EntryStatus::Paused };
-        match self.ended {
-            _ if now.gave_up => EntryStatus::Failed,
-            _ if !now.questions.is_empty() => EntryStatus::Waiting,
-            // The questions have answers, or messages wait, so a run can go on.
-            EntryStatus::Waiting => EntryStatus::Running,
-            EntryStatus::Ended if now.has_messages || now.is_held => EntryStatus::Running,
-            EntryStatus::Failed if self.has_new || self.comes_back && has_queue => idle,
-            EntryStatus::Ended if self.has_new && !now.is_answered => idle,
-            EntryStatus::Paused if self.has_new => idle,
-            ended => ended,
-        }
-    }
-}
-
 /// A run that is about to use the session. Its drop ends this, also if the run is dropped meanwhile.
 struct Claiming<'a>(&'a Mutex<Known>);
 
@@ -431,36 +334,6 @@ fn lines_of<'a>(lines: impl IntoIterator<Item = &'a Line>) -> serde_json::Result
         }
         Ok(json.into())
     })
-}
-
-/// Returns the questions that wait, those of sub-agents included, and what the status depends on.
-pub(super) struct Now {
-    pub(super) questions: Vec<OpenQuestion>,
-    meta: Map<String, Value>,
-    is_live: bool,
-    has_messages: bool,
-    is_held: bool,
-    is_answered: bool,
-    /// `true` if a person has given it up for workers.
-    gave_up: bool,
-}
-
-impl Now {
-    pub(super) fn of(fold: &Conversation) -> Self {
-        let holds = |run: &Run| run.answer.is_some() && (run.undo.is_some() || fold.stopped == Some(run.number));
-        Self {
-            questions: fold.all_questions(fold).into_iter().map(OpenQuestion::from).collect(),
-            meta: fold.meta.clone(),
-            is_live: fold.runs.iter().any(Run::is_live),
-            has_messages: fold.inbox.iter().any(|waiting| waiting.sent.message().is_some()),
-            is_held: fold.runs.iter().any(holds),
-            is_answered: fold.messages.last().is_none_or(|last| last.role == Role::Assistant),
-            gave_up: fold
-                .stuck
-                .as_ref()
-                .is_some_and(|stuck| stuck.answer.as_ref().is_some_and(|answer| answer.value == "fail")),
-        }
-    }
 }
 
 /// The journal asks the log, which lives until its last changes are stored.

@@ -15,6 +15,7 @@ pub(crate) mod questions;
 pub(crate) mod record;
 pub(crate) mod run;
 mod served;
+mod status;
 pub(crate) mod turn;
 
 use std::sync::Arc;

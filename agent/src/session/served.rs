@@ -2,18 +2,19 @@
 
 use std::mem::take;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use emitree_middleware::durable::{Adopted, TakenEntry};
-use emitree_middleware::store::{Claim, EntryHead, EntryStatus, Journal, OpenQuestion, Rest, Revision, StoreError};
+use emitree_middleware::store::{Claim, EntryHead, EntryStatus, Journal, Revision, StoreError};
 use emitree_runtime::{Error, Interrupt, Result};
 
 use crate::session::Session;
-use crate::session::entry::{KIND, Kept, Known, Now, SessionEntry, not_stored};
+use crate::session::entry::{KIND, Kept, SessionEntry, not_stored};
 use crate::session::keys::read_key;
 use crate::session::log::Log;
 use crate::session::past::Keep;
 use crate::session::record::Record;
+use crate::session::status::Now;
 
 /// A session that a worker has taken.
 struct Taken {
@@ -139,29 +140,5 @@ impl SessionEntry {
     /// Takes the reason with which the session was stopped before its run has begun.
     pub(super) fn take_stop(&self) -> Option<String> {
         take(&mut self.known.lock().stops)
-    }
-}
-
-impl Known {
-    /// Lets workers leave the session until there is a new message or answer.
-    fn be_paused(&mut self) {
-        self.ended = EntryStatus::Paused;
-        self.has_new = false;
-        self.comes_back = false;
-    }
-
-    /// Returns when workers go on with a session of this status. `now` is the time by the clock of the store.
-    pub(super) fn rest(&self, status: EntryStatus, questions: &[OpenQuestion], attempts: u32, now: SystemTime) -> Rest {
-        let attempts = if self.is_handed_over { attempts.saturating_sub(1) } else { attempts };
-        let due = match status {
-            EntryStatus::Queued if self.comes_back => Some(Rest::backoff(attempts)),
-            EntryStatus::Queued | EntryStatus::Running => Some(Duration::ZERO),
-            EntryStatus::Waiting => {
-                let deadline = questions.iter().filter_map(|question| question.deadline).min();
-                deadline.map(|at| at.duration_since(now).unwrap_or_default())
-            }
-            _ => None,
-        };
-        Rest { due, attempts }
     }
 }
