@@ -7,11 +7,17 @@
 
 use std::process::Command;
 use std::sync::Arc;
-use std::time::Instant;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
-use emitree::middleware::store::{Append, EntryHead, EntryStatus, Revision, Store};
+use emitree::middleware::Durable;
+use emitree::middleware::durable::Worker;
+use emitree::middleware::store::{Append, EntryHead, EntryStatus, Filter, Post, Revision, Store};
 use emitree::stores::PostgresStore;
+use emitree::{RunContext, runnable_fn};
 use tokio::runtime::Runtime;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
 use tokio_postgres::{Client, NoTls};
 
 use crate::support::{Case, Extra, Suite};
@@ -25,6 +31,8 @@ mod talks;
 const PART: [u8; 400] = [b'x'; 400];
 /// The appends of a turn with one call: its response, the beginning of the call, its result, and the end of the turn.
 const APPENDS_OF_A_TURN: u32 = 4;
+const WORKERS: usize = 8;
+const JOBS: usize = 1_000;
 
 fn main() {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/postgres.sh");
@@ -57,7 +65,12 @@ fn main() {
         let row = suite.row(name, what, many);
         row.beside("by hand", few).at_most(times, "among 100", few);
     }
+    let post = suite.case(server.posts(false));
+    let taken = suite.case(server.posts(true));
+    let row = suite.row("PP", "a post, until the change of its holder has it", taken);
+    row.beside("by hand", post).at_most(2.0, "the post", post);
     suite.run();
+    server.jobs();
 }
 
 /// A store, and a connection with tables like the store has.
@@ -75,7 +88,7 @@ impl Server {
             let (client, connection) = tokio_postgres::connect(url, NoTls).await.expect("a connection");
             tokio::spawn(connection);
             let tables = "DROP SCHEMA IF EXISTS bench CASCADE; DROP SCHEMA IF EXISTS bench_few CASCADE;
-                DROP SCHEMA IF EXISTS bench_many CASCADE; DROP SCHEMA IF EXISTS bare CASCADE; CREATE SCHEMA bare;
+                DROP SCHEMA IF EXISTS bench_many CASCADE; DROP SCHEMA IF EXISTS bench_jobs CASCADE; DROP SCHEMA IF EXISTS bare CASCADE; CREATE SCHEMA bare;
                 CREATE TABLE bare.entry (id text PRIMARY KEY, revision bigint, head text);
                 CREATE TABLE bare.part (entry text, position bigint, bytes bytea, PRIMARY KEY (entry, position));
                 INSERT INTO bare.entry VALUES ('a', 0, '{}')";
@@ -146,6 +159,107 @@ impl Server {
             }
             begin.elapsed()
         }
+    }
+
+    /// Posts to an entry whose holder takes them. If not `all`, only the post is measured.
+    fn posts(&self, all: bool) -> impl Case + use<> {
+        let (runtime, store) = (Arc::clone(&self.runtime), self.store.clone());
+        let mut head = EntryHead::new(format!("posts-{all}"), "session");
+        let hold = |head: &EntryHead| Append::new(head.clone()).by("holder").holding(Duration::from_secs(600));
+        head.revision = runtime.block_on(store.append(&hold(&head))).expect("stored");
+        move |n| {
+            let mut time = Duration::ZERO;
+            for _ in 0..n {
+                let begin = Instant::now();
+                let post = Post::new(&PART[..]);
+                runtime.block_on(store.post(&head.id, &post)).expect("posted");
+                let posted = begin.elapsed();
+                let waiting = runtime.block_on(store.posts(&head.id)).expect("posts");
+                let append = hold(&head).taking(waiting.iter().map(|post| post.id)).part(&PART[..]);
+                head.revision = runtime.block_on(store.append(&append)).expect("stored");
+                time += if all { begin.elapsed() } else { posted };
+            }
+            time
+        }
+    }
+
+    /// Prints how long eight workers need for a thousand jobs without steps, beside eight loops by hand, once each, and
+    /// the share of the worker that had the fewest.
+    fn jobs(&self) {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("threads");
+        let (time, shares) = runtime.block_on(self.work());
+        let by_hand = runtime.block_on(self.work_by_hand());
+        let ratio = by_hand.as_secs_f64() / time.as_secs_f64();
+        let least = shares.iter().min().copied().unwrap_or_default() as f64 * WORKERS as f64 / JOBS as f64;
+        println!(
+            "\n{WORKERS} workers run {JOBS} jobs in {time:.2?}, loops by hand in {by_hand:.2?}: {ratio:.2} ≥ 0.5 × as many a \
+             second; the smallest share is {least:.2} ≥ 0.7 of its part"
+        );
+    }
+
+    async fn work(&self) -> (Duration, Vec<usize>) {
+        let open = || PostgresStore::connect(&self.url).schema("bench_jobs");
+        let store = open().await.expect("a store");
+        for n in 0..JOBS {
+            Durable::new(&store, format!("job-{n}")).submit("bench", &n).await.expect("submitted");
+        }
+        let counts: Vec<_> = (0..WORKERS).map(|_| Arc::new(AtomicUsize::new(0))).collect();
+        let begin = Instant::now();
+        let mut workers = Vec::new();
+        for count in &counts {
+            let count = Arc::clone(count);
+            let job = runnable_fn("job", move |n: usize, _: RunContext| {
+                count.fetch_add(1, Ordering::Relaxed);
+                async move { Ok(n) }
+            });
+            let store = open().await.expect("a store");
+            workers.push(Worker::new(&store).serve("bench", job).start().await.expect("a worker"));
+        }
+        let count = || counts.iter().map(|count| count.load(Ordering::Relaxed)).sum::<usize>();
+        while count() < JOBS || !store.list(&Filter::unfinished().limit(1)).await.expect("a list").is_empty() {
+            sleep(Duration::from_millis(10)).await;
+        }
+        let time = begin.elapsed();
+        for worker in workers {
+            worker.shutdown(Duration::from_secs(30)).await;
+        }
+        (time, counts.iter().map(|count| count.load(Ordering::Relaxed)).collect())
+    }
+
+    /// Each loop takes a row, and marks it as done in the same transaction.
+    async fn work_by_hand(&self) -> Duration {
+        let tables = format!(
+            "CREATE TABLE bare.job (id bigint PRIMARY KEY, input text, done timestamptz);
+            INSERT INTO bare.job SELECT n, '{{}}' FROM generate_series(1, {JOBS}) AS n"
+        );
+        self.client.batch_execute(&tables).await.expect("a table");
+        let begin = Instant::now();
+        let mut loops = JoinSet::new();
+        for _ in 0..WORKERS {
+            let url = self.url.clone();
+            loops.spawn(async move {
+                let (client, connection) = tokio_postgres::connect(&url, NoTls).await.expect("a connection");
+                tokio::spawn(connection);
+                let take =
+                    "SELECT id, input FROM bare.job WHERE done IS NULL ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED";
+                let take = client.prepare(take).await.expect("a statement");
+                let done = client.prepare("UPDATE bare.job SET done = now() WHERE id = $1").await.expect("a statement");
+                loop {
+                    client.batch_execute("BEGIN").await.expect("a transaction");
+                    let row = client.query_opt(&take, &[]).await.expect("a row");
+                    if let Some(row) = &row {
+                        client.execute(&done, &[&row.get::<_, i64>(0)]).await.expect("done");
+                    }
+                    client.batch_execute("COMMIT").await.expect("a commit");
+                    if row.is_none() {
+                        return;
+                    }
+                }
+            });
+        }
+        loops.join_all().await;
+        begin.elapsed()
     }
 
     fn statements_of_turns(&self) -> impl Case + use<> {
