@@ -1,6 +1,7 @@
 //! The points of a process: before and after each commit, and before and after each effect.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use emitree::middleware::store::{
@@ -35,11 +36,13 @@ pub(crate) struct Points {
     log: Arc<Log>,
     flaws: Flaws,
     seen: Arc<Mutex<BTreeMap<String, Seen>>>,
+    /// The number of loads so far.
+    loads: Arc<AtomicUsize>,
 }
 
 impl Points {
     pub(crate) fn new(store: Arc<dyn Store>, log: &Arc<Log>, flaws: Flaws) -> Self {
-        Self { id: StoreId::new(), store, log: Arc::clone(log), flaws, seen: Arc::default() }
+        Self { id: StoreId::new(), store, log: Arc::clone(log), flaws, seen: Arc::default(), loads: Arc::default() }
     }
 
     fn seen(&self) -> MutexGuard<'_, BTreeMap<String, Seen>> {
@@ -103,16 +106,18 @@ impl Store for Points {
 
     fn load<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<Option<Entry>, StoreError>> {
         Box::pin(async move {
+            // Several loads may be under way.
+            let load = self.loads.fetch_add(1, Ordering::Relaxed).to_string();
+            self.log.add(&["load", id, &load]);
             let found = self.store.load(id).await?;
             let mut seen = Seen::new(id);
             if let Some(Entry { head, parts, .. }) = &found {
-                let mut found = seen.kinds(
+                let found = seen.kinds(
                     head,
                     head.holder.as_ref().map(|holder| holder.by.clone()),
                     parts.iter().map(|part| &**part),
                 );
-                found.push(format!("at {id}/{}", head.revision));
-                self.log.add(&words("found", &found));
+                self.log.add(&[&["found", &*load], &*words(&found)].concat());
             }
             let mut all = self.seen();
             seen.pending = all.remove(id).and_then(|before| before.pending);
@@ -125,10 +130,10 @@ impl Store for Points {
     fn append<'a>(&'a self, append: &'a Append) -> BoxFuture<'a, Result<Revision, StoreError>> {
         Box::pin(async move {
             let mut kinds = self.kinds(append);
-            self.log.point(&words("before", &kinds));
+            self.log.point(&[&["before"], &*words(&kinds)].concat());
             let revision = self.store(append, &kinds).await?;
             kinds.push(format!("at {}/{revision}", append.head.id));
-            self.log.point(&words("after", &kinds));
+            self.log.point(&[&["after"], &*words(&kinds)].concat());
             Ok(revision)
         })
     }
@@ -158,6 +163,6 @@ impl Store for Points {
     }
 }
 
-fn words<'a>(first: &'a str, others: &'a [String]) -> Vec<&'a str> {
-    [first].into_iter().chain(others.iter().map(String::as_str)).collect()
+fn words(commits: &[String]) -> Vec<&str> {
+    commits.iter().map(String::as_str).collect()
 }

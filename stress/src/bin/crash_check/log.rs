@@ -44,8 +44,8 @@ pub(crate) struct Log {
     pub(crate) kills: usize,
     /// The number of times that a process became late.
     pub(crate) late: usize,
-    /// The revision at which the run of the session has ended, if nothing has begun since then that may start another one.
-    ended: Option<u64>,
+    /// `true` if the run of the session has ended, and nothing has begun since then that may start another one.
+    has_ended: bool,
     /// The number of times that another run may have begun.
     begins: usize,
     /// The process that holds an entry, and the revision since when.
@@ -70,6 +70,8 @@ struct Process {
     late: BTreeSet<String>,
     /// The number of model calls while it was late.
     late_models: usize,
+    /// For each load that it has begun, whether the run of the session had ended then.
+    loads: BTreeMap<String, bool>,
     /// The commits of each entry that it has found last.
     found: BTreeMap<String, BTreeSet<String>>,
     /// The commit of each entry that it is making.
@@ -109,11 +111,13 @@ impl Log {
                 let before = self.answered.insert(question.to_owned(), answer.to_owned());
                 self.check(before.is_none(), format!("{question} was answered again"));
             }
+            ["load", _, load] => _ = process.loads.insert(load.to_owned(), self.has_ended),
             ["send", text] => self.send(id, text),
             ["saved", text] => _ = self.saved.insert(text.to_owned()),
-            ["found", ref commits @ ..] => {
+            ["found", load, ref commits @ ..] => {
                 let commits: Vec<_> = commits.iter().map(|commit| (*commit).to_owned()).collect();
-                self.found(&mut process, commits);
+                let had_ended = process.loads.remove(load).unwrap_or_default();
+                self.found(&mut process, commits, had_ended);
             }
             [when @ ("before" | "after"), ref commits @ ..] => {
                 let commits: Vec<_> = commits.iter().map(|commit| (*commit).to_owned()).collect();
@@ -139,18 +143,18 @@ impl Log {
 
     /// Another run may begin, for example for a message, also before that is stored.
     fn begin_again(&mut self) {
-        self.ended = None;
+        self.has_ended = false;
         self.begins += 1;
         self.stored.remove(&format!("end {ID}"));
     }
 
-    fn found(&mut self, process: &mut Process, commits: Vec<String>) {
+    /// Checks what a load has found. `had_ended` is `true` if the run of the session had ended when the load began.
+    fn found(&mut self, process: &mut Process, commits: Vec<String>, had_ended: bool) {
         // A message that has come after the end starts another run.
         if let Some(entry) = entry_of_commits(&commits) {
             process.found.insert(entry.to_owned(), commits.iter().cloned().collect());
             let end = format!("end {entry}");
-            let is_later = |ended| revision_of(&commits, ID) >= ended;
-            let is_lost = entry == ID && self.ended.is_some_and(is_later);
+            let is_lost = entry == ID && had_ended && self.has_ended;
             self.check(!is_lost || commits.contains(&end), "the run had ended, and a process has found it unfinished");
             if !commits.contains(&end) {
                 self.stored.remove(&end);
@@ -267,9 +271,7 @@ impl Log {
             self.check(!is_late, format!("a process that had lost its claim has stored {commits:?}"));
             repeats.iter().for_each(|commit| self.check(false, format!("`{commit}` had to be stored again")));
             // A process that was stopped may say late that it has stored the end.
-            if begins == self.begins && commits.contains(&format!("end {ID}")) {
-                self.ended = Some(revision_of(commits, ID));
-            }
+            self.has_ended |= begins == self.begins && commits.contains(&format!("end {ID}"));
             self.hold(id, process, entry, commits);
             process.note_runs(commits);
         }
@@ -308,7 +310,8 @@ impl Log {
             process.late.remove(entry);
             process.runs.retain(|session| entry_of(session) != entry);
         }
-        let revision = revision_of(commits, entry);
+        let revision = commits.iter().filter_map(|commit| commit.strip_prefix(&format!("at {entry}/"))?.parse().ok());
+        let revision: u64 = revision.max().unwrap_or_default();
         let (holder, since) = self.holders.get(entry).cloned().unwrap_or_default();
         // The process was stopped after its commit was stored, and before it could say so.
         if revision < since {
@@ -369,12 +372,6 @@ impl Process {
         self.permits.clear();
         self.runs.clear();
     }
-}
-
-/// Returns the revision that a commit has made, or that was found.
-fn revision_of(commits: &[String], entry: &str) -> u64 {
-    let revisions = commits.iter().filter_map(|commit| commit.strip_prefix(&format!("at {entry}/"))?.parse().ok());
-    revisions.max().unwrap_or_default()
 }
 
 fn note_step(steps: &mut BTreeMap<String, (usize, String)>, commit: &str) {
