@@ -53,10 +53,14 @@ impl RunContext {
     /// its claim meanwhile. An abort or a timeout of the run ends the sleep at once, and so does a question or an error of
     /// the store that stops the job or the step in which it is.
     ///
+    /// A job that a worker runs goes back to its queue if it sleeps for longer than a lease, and no run below it is under
+    /// way: then this returns an interrupt, which the job has to return, and the job is run again when the first of its
+    /// sleeps is over. A future beside the sleep that is no run is dropped meanwhile.
+    ///
     /// Without a job, this sleeps for the whole `duration`, and stores nothing.
     ///
     /// The key names the sleep within the nearest run that has a [key](Self::key), as the keys of runs do. The end is a
-    /// time of the wall clock; from the call on, tokio's clock is used.
+    /// time of the clock of the job's store; from the call on, tokio's clock is used.
     ///
     /// ```
     /// use std::time::Duration;

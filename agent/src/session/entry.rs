@@ -217,6 +217,7 @@ impl SessionEntry {
         {
             let known = &mut *self.known.lock();
             (known.is_stopped, known.is_handed_over) = (false, false);
+            known.guards.clear();
         }
         let claim = if is_in_job { self.journal.claim_when_free().await } else { self.journal.claim().await };
         drop(claiming);

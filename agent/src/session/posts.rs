@@ -123,7 +123,7 @@ impl SessionEntry {
     pub(super) fn take_posts(&self, log: &Arc<Log>, posts: &[Post]) -> usize {
         for (n, post) in posts.iter().enumerate() {
             let sent = serde_json::from_slice(&post.body);
-            if matches!(sent, Ok(Sent::Line(_) | Sent::Submission { .. })) && log.lock().fold.inbox.len() >= CAPACITY {
+            if sent.as_ref().is_ok_and(|sent| self.has_to_wait(log, sent)) {
                 return n;
             }
             match sent {
@@ -141,6 +141,22 @@ impl SessionEntry {
             }
         }
         posts.len()
+    }
+
+    /// Returns `true` for an input for which there is no place, and for one that was submitted below guards that the runs
+    /// under way lack: then the next worker takes it.
+    fn has_to_wait(&self, log: &Log, sent: &Sent) -> bool {
+        let is_input = match sent {
+            Sent::Line(line) => id_of(&line.record).is_some(),
+            Sent::Submission { .. } => true,
+            Sent::Abort(_) => false,
+        };
+        let known = self.known.lock();
+        let state = log.lock();
+        let is_full = is_input && state.fold.inbox.len() >= CAPACITY;
+        let lacks = |guard: &String| !known.guards.contains(guard);
+        let is_unguarded = matches!(sent, Sent::Submission { guards, .. } if guards.iter().any(lacks));
+        is_full || is_unguarded && !state.runs().is_empty()
     }
 
     fn take_guards(&self, log: &Log, names: Vec<String>) {

@@ -174,7 +174,7 @@ impl Session {
     /// questions have the list `choices` in their data: an answer is one of them, or a list of them if the data has
     /// `several: true`. If another process has answered a stored session meanwhile, its answer is the first.
     ///
-    /// Returns [`AnswerError::NotStored`] if the store fails.
+    /// Returns [`AnswerError::NotStored`] if the store fails, also for an answer of more than 512 KiB.
     pub async fn answer(&self, id: &str, answer: impl Into<Answer> + Send) -> Result<(), AnswerError> {
         let mut answer = answer.into();
         // The time tells this answer from an equal one of another caller.

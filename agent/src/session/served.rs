@@ -63,6 +63,7 @@ impl SessionEntry {
             }
         }
         let claim = self.claim(false).await?;
+        self.known.lock().guards = taken.guards().to_vec();
         let guards = self.log.upgrade().map(|log| log.lock().fold.guards.clone()).unwrap_or_default();
         let stuck = taken.stuck(guards.iter().map(String::as_str), None).filter(|_| !self.is_at_rest());
         let refused = match stuck {

@@ -1,4 +1,4 @@
-//! What this process knows of a stored session: its status in lists, and when workers take it (A27, F2).
+//! The status of a stored session in lists, and when workers take it (A27, F2).
 
 use std::time::{Duration, SystemTime};
 
@@ -24,6 +24,8 @@ pub(super) struct Known {
     pub(super) comes_back: bool,
     /// `true` if its worker goes away, so another one goes on.
     pub(super) is_handed_over: bool,
+    /// The guards of the agent with which a worker goes on with the session.
+    pub(super) guards: Vec<String>,
     /// `true` if somebody has stopped the runs that use the session, or that were about to.
     pub(super) is_stopped: bool,
     /// The reason, for a run that was about to.
@@ -95,7 +97,7 @@ impl Now {
 }
 
 impl Known {
-    /// What is known of a session when it is opened. `snapshot` is the number of turns at its last snapshot.
+    /// Creates the state of a session that is opened. `snapshot` is the number of turns at its last snapshot.
     pub(super) fn new(head: &EntryHead, snapshot: u64) -> Self {
         Self {
             handed: (Vec::new(), head.revision),
@@ -105,6 +107,7 @@ impl Known {
             queue: None,
             comes_back: false,
             is_handed_over: false,
+            guards: Vec::new(),
             is_stopped: false,
             stops: None,
             has_new: false,

@@ -132,6 +132,7 @@ impl Job {
         match state.listed_status() {
             // Also if it comes back after a failure: its time has come.
             EntryStatus::Queued | EntryStatus::Running => false,
+            _ if state.is_asleep() => false,
             _ => state.rest(0, self.journal.now()).due != Some(Duration::ZERO),
         }
     }

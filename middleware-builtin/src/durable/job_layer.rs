@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::mem;
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
@@ -24,6 +25,8 @@ pub(super) struct JobRun {
     pub(super) job: OnceLock<Arc<Job>>,
     working: Mutex<Option<Working>>,
     pub(super) scope: Scope,
+    /// The number of runs below that are under way.
+    pub(super) live: AtomicUsize,
     /// `true` in another job: the claim waits for a process that was killed.
     is_inner: bool,
 }
@@ -37,7 +40,8 @@ struct Working {
 
 impl JobRun {
     pub(super) fn new(durable: Durable, is_inner: bool) -> Self {
-        Self { durable, job: OnceLock::new(), working: Mutex::new(None), scope: Scope::default(), is_inner }
+        let (job, working, scope) = (OnceLock::new(), Mutex::new(None), Scope::default());
+        Self { durable, job, working, scope, live: AtomicUsize::new(0), is_inner }
     }
 
     /// Stores the end of the job, and waits until the claim is released. Does nothing if it was released.

@@ -1,6 +1,7 @@
 //! What a job keeps for its runs: the ends of their sleeps, and the values that they publish.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use chrono::{DateTime, Datelike, TimeDelta, Utc};
@@ -9,6 +10,7 @@ use futures_core::future::BoxFuture;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
+use super::OwnSteps;
 use super::job::Job;
 use super::job_layer::JobRun;
 use super::record::{Record, SLEEP};
@@ -28,7 +30,8 @@ impl JobRun {
         job.ok_or_else(|| Error::new(format!("{:?} keeps nothing, because it is not under way", self.durable)))
     }
 
-    async fn sleep(&self, key: &RunKey, duration: Duration, scope: &Scope) -> Result<()> {
+    /// Sleeps. `is_own` is `true` if the job itself sleeps, and no run below it.
+    async fn sleep(&self, key: &RunKey, duration: Duration, scope: &Scope, is_own: bool) -> Result<()> {
         let job = self.job_at_work()?;
         let stored = job.state.lock().sleep(key);
         let until = match (stored, scope.stopped()) {
@@ -42,30 +45,50 @@ impl JobRun {
                 until
             }
         };
+        let goes_back = is_own && self.durable.is_queued;
+        let _asleep = Asleep::new(job, key, until);
         loop {
             let left = (until - job.now()).to_std().unwrap_or_default();
-            let lease = Some(self.durable.lease.time).filter(|lease| self.durable.is_queued && *lease < left);
+            let lease = Some(self.durable.lease.time).filter(|lease| goes_back && *lease < left);
             match (timeout(lease.unwrap_or(left), scope.stops()).await, lease) {
                 (Ok(stop), _) => return Err(stop),
                 (Err(_), None) => return Ok(()),
                 // The job goes back to its queue, unless it works.
-                (Err(_), Some(_)) if job.state.lock().is_at_work() => {}
-                (Err(_), Some(_)) => return Err(Error::interrupted(sleeping(key, until))),
+                (Err(_), Some(_)) if self.live.load(Ordering::Relaxed) > 0 => {}
+                (Err(_), Some(_)) => {
+                    let until = job.state.lock().fall_asleep()?;
+                    return Err(Error::interrupted(Interrupt::new(SLEEP, json!({"until": until})).about(key)));
+                }
             }
         }
     }
 }
 
-/// Returns the interrupt with which a job goes back to its queue until a sleep is over.
-fn sleeping(key: &RunKey, until: DateTime<Utc>) -> Interrupt {
-    Interrupt::new(SLEEP, json!({"key": key.as_str(), "until": until})).about(key)
+/// A sleep under way.
+struct Asleep<'a> {
+    job: &'a Job,
+    key: &'a RunKey,
+}
+
+impl<'a> Asleep<'a> {
+    fn new(job: &'a Job, key: &'a RunKey, until: DateTime<Utc>) -> Self {
+        job.state.lock().start.sleeping.insert(key.to_string(), until);
+        Self { job, key }
+    }
+}
+
+impl Drop for Asleep<'_> {
+    fn drop(&mut self) {
+        self.job.state.lock().start.sleeping.remove(self.key.as_str());
+    }
 }
 
 impl Keep for JobRun {
     fn sleep<'a>(&'a self, key: RunKey, duration: Duration, run: &'a RunContext) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             let scope = Scope::of(run);
-            self.sleep(&key, duration, &scope).await.inspect_err(|error| scope.note(error))
+            let is_own = OwnSteps::are_of(run, &self.durable);
+            self.sleep(&key, duration, &scope, is_own).await.inspect_err(|error| scope.note(error))
         })
     }
 

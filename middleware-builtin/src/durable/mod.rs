@@ -302,7 +302,7 @@ impl Durable {
     ///
     /// Returns an error that lists the open questions if none has this id, [`AlreadyAnswered`] with the first answer if
     /// it has one, an error that quotes the answer if it is not one of the answers to `durable.began` or `worker.stuck`, and
-    /// the error of the store.
+    /// the error of the store, also for an answer of more than 512 KiB.
     ///
     /// # Cancel safety
     ///

@@ -62,6 +62,10 @@ pub(super) enum Record {
         key: String,
         until: DateTime<Utc>,
     },
+    /// The job goes back to its queue until its sleep is over.
+    Asleep {
+        until: DateTime<Utc>,
+    },
     /// All questions that are open now.
     Questions(Vec<Interrupt>),
     Answered(BTreeMap<String, Answer>),

@@ -19,6 +19,8 @@ pub(super) struct JobState {
     steps: BTreeMap<String, Step>,
     /// The ends of sleeps, by their keys.
     sleeps: BTreeMap<String, DateTime<Utc>>,
+    /// The end of the sleep until which the job was given back to its queue.
+    asleep: Option<DateTime<Utc>>,
     questions: Vec<Interrupt>,
     pub(super) answers: Answers,
     /// The deadlines of questions, by their ids.
@@ -54,6 +56,8 @@ pub(super) struct Start {
     tried: BTreeSet<String>,
     /// The steps that were answered.
     answered: BTreeSet<String>,
+    /// The ends of the sleeps that are under way, by their keys.
+    pub(super) sleeping: BTreeMap<String, DateTime<Utc>>,
     /// `true` once the steps that had begun before are asked about.
     has_asked_begun: bool,
     /// `true` once the result of the start is recorded.
@@ -112,6 +116,7 @@ impl JobState {
             input: None,
             steps: BTreeMap::new(),
             sleeps: BTreeMap::new(),
+            asleep: None,
             questions: Vec::new(),
             answers: Answers::new(),
             deadlines: BTreeMap::new(),
@@ -161,6 +166,7 @@ impl JobState {
             Record::Ended { key, output } => self.step(&key)?.end = Some(Ok(output)),
             Record::Failed { key, error } => self.step(&key)?.end = Some(Err(error)),
             Record::Sleeps { key, until } => _ = self.sleeps.insert(key, until),
+            Record::Asleep { until } => self.asleep = Some(until),
             Record::Questions(questions) => self.questions = questions,
             Record::Answered(answers) => answers.into_iter().for_each(|(id, answer)| self.keep_answer(id, answer)),
             Record::Deadlines(deadlines) => self.deadlines.extend(deadlines),
@@ -183,9 +189,8 @@ impl JobState {
     /// Applies a record, and queues it for the store.
     pub(super) fn push(&mut self, record: Record) -> Result<()> {
         let json = record.to_json()?;
-        // A sleep begins once: a job that begins the next one has got on.
         self.gets_on |=
-            matches!(record, Record::Ended { .. } | Record::Answered(_) | Record::Sleeps { .. } | Record::Output(_));
+            matches!(record, Record::Ended { .. } | Record::Answered(_) | Record::Asleep { .. } | Record::Output(_));
         self.apply(record).map_err(Error::new)?;
         self.unstored.push(json);
         Ok(())
@@ -230,6 +235,7 @@ impl JobState {
             [Some(Record::Began { key, input, at, may_repeat }), waits, end].into_iter().flatten()
         });
         let sleeps = self.sleeps.iter().map(|(key, until)| Record::Sleeps { key: key.clone(), until: *until });
+        let asleep = self.asleep.map(|until| Record::Asleep { until });
         let answers = serde_json::from_value(serde_json::to_value(&self.answers)?)?;
         // An answer closes its question, and a question that was asked again is open in spite of it.
         let deadlines = Record::Deadlines(self.deadlines.clone());
@@ -242,6 +248,7 @@ impl JobState {
             .chain(input)
             .chain(steps)
             .chain(sleeps)
+            .chain(asleep)
             .chain(rest)
             .chain(published)
             .chain(stopped)
@@ -518,17 +525,23 @@ impl JobState {
     /// Returns the time at which a job that waits is due: the first deadline of its questions or, without any, the end of
     /// its sleep.
     fn wakes_at(&self, now: SystemTime) -> Option<SystemTime> {
-        if self.questions.is_empty() {
-            let ends = self.sleeps.values().map(|until| SystemTime::from(*until)).filter(|until| *until > now);
-            return Some(ends.min().unwrap_or(now));
+        if self.is_asleep() {
+            return Some(self.asleep.map_or(now, SystemTime::from));
         }
         self.questions.iter().filter_map(|question| question.deadline.as_ref()?.at).min()
     }
 
-    /// Returns `true` while a step of this start is under way.
-    pub(super) fn is_at_work(&self) -> bool {
-        let steps = self.start.tried.iter().filter_map(|key| self.steps.get(key));
-        steps.into_iter().any(|step| step.end.is_none() && !step.waits)
+    /// Records that the job goes back to its queue until the first of its sleeps is over, and returns this time.
+    pub(super) fn fall_asleep(&mut self) -> Result<DateTime<Utc>> {
+        let until = self.start.sleeping.values().min().copied();
+        let until = until.ok_or_else(|| Error::new("the job does not sleep"))?;
+        self.push(Record::Asleep { until })?;
+        Ok(until)
+    }
+
+    /// Returns `true` if the job was given back to its queue until its sleep is over.
+    pub(super) fn is_asleep(&self) -> bool {
+        self.status == EntryStatus::Waiting && self.questions.is_empty()
     }
 
     /// Returns `true` if the attempts are counted from 0 again.

@@ -28,6 +28,9 @@ impl Middleware for Steps {
         if !OwnSteps::are_of(above, &self.0.durable) {
             return Ok(());
         }
+        let job_run = Arc::clone(&self.0);
+        ctx.on_end(move |_, _| _ = job_run.live.fetch_sub(1, Ordering::Relaxed));
+        self.0.live.fetch_add(1, Ordering::Relaxed);
         let scope = Scope::of(above);
         let Some(key) = ctx.key() else {
             self.watch_remade(above, ctx);

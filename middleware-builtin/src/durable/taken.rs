@@ -62,6 +62,12 @@ impl TakenEntry {
         &self.0.head
     }
 
+    /// Returns the names of the guards of the runnable that goes on with it.
+    #[must_use]
+    pub fn guards(&self) -> &[String] {
+        &self.0.guards
+    }
+
     /// Sets the owner, which the worker hands over when it stops. The first one stays.
     pub fn set_owner(&self, owner: Arc<dyn Adopted>) {
         _ = self.0.owner.set(owner);
@@ -98,7 +104,7 @@ impl TakenEntry {
             [] => last.map(Error::explain),
             lacks => Some(format!(
                 "it was submitted by runs with the guards `{}`, which the runnable that goes on with it lacks: bind them \
-                 to that, and answer \"again\"",
+                 to that, for example with `for_tree`, and answer \"again\"",
                 lacks.join("`, `")
             )),
         };

@@ -54,8 +54,8 @@ const REVERSED: u32 = 10;
 /// failures, and aborts, end it: [`Durable::ended`] returns them. A question makes it wait; its answer, also in another
 /// process, makes it due, and so does the deadline of a question.
 ///
-/// While a job sleeps for longer than a lease, and none of its steps is under way, nobody holds it: it is due when the
-/// sleep is over. Then it is run again, as after a question.
+/// While a job [sleeps](emitree_runtime::RunContext::sleep) for longer than a lease, and no run below it is under way,
+/// nobody holds it: it is due when the sleep is over. Then it is run again, as after a question.
 ///
 /// # A job that kills its processes
 ///

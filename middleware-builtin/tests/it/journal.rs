@@ -724,6 +724,25 @@ async fn a_post_stays_in_the_store_until_the_change_that_has_it_is_there() {
 
 /// F4
 #[tokio::test]
+async fn a_post_whose_owner_is_gone_before_its_change_is_stored_waits_for_the_next_one() {
+    let store = Watched::new();
+    let (a, b) = (Notes::open(&store, "a").await, Notes::open(&store, "b").await);
+    a.add_and_commit("1").await.expect("a free entry");
+    b.journal().post(&Post::new("from b")).await.expect("a post");
+    a.journal().refresh().await.expect("a store");
+    assert_eq!(a.lines(), ["1", "from b"]);
+    let journal = a.journal().clone();
+    drop(a);
+    journal.commit().await.expect("nothing to store");
+    assert_eq!((store.entry().await.head.posts, store.lines().await), (1, vec!["1".to_owned()]));
+    let next = Notes::open(&store, "c").await;
+    next.journal().refresh().await.expect("a store");
+    next.journal().commit().await.expect("a free entry");
+    assert_eq!((store.entry().await.head.posts, store.lines().await), (0, vec!["1".to_owned(), "from b".to_owned()]));
+}
+
+/// F4
+#[tokio::test]
 async fn the_holder_has_taken_its_own_post_when_it_returns() {
     let store = Watched::new();
     let a = Notes::open(&store, "a").await;

@@ -13,6 +13,7 @@ use emitree_middleware::store::{EntryHead, EntryStatus, MemoryStore, Store, Take
 use emitree_runtime::{Error, Result, RunContext, Runnable, for_tree, runnable_fn};
 use futures_util::future::join_all;
 use serde_json::json;
+use tokio::sync::Semaphore;
 
 use super::process::Process;
 use crate::support::{Log, Text, texts};
@@ -325,6 +326,43 @@ async fn a_worker_whose_agent_lacks_a_guard_of_the_submitting_run_asks_instead_o
     until(&store, EntryStatus::Ended).await?;
     session.refresh().await?;
     assert_eq!(texts(&session), ["Hello.", "Hello!"]);
+    worker.shutdown(END).await;
+    Ok(())
+}
+
+/// M5
+#[tokio::test(start_paused = true)]
+async fn a_run_that_lacks_a_guard_of_a_submitting_run_does_not_get_its_message() -> Result<()> {
+    let (store, log, go) = (MemoryStore::new(), Log::default(), Arc::new(Semaphore::new(0)));
+    let session = Session::open(&Process::of(&store), ID).await?;
+    let (begun, lets) = (log.clone(), Arc::clone(&go));
+    let wait = tool_fn("wait", "Waits", move |args: Text, _: RunContext| {
+        let (begun, lets) = (begun.clone(), Arc::clone(&lets));
+        async move {
+            begun.add(args.text);
+            lets.acquire().await.map_err(Error::from)?.forget();
+            Ok("waited")
+        }
+    })?;
+    let script = ScriptedModel::new("test").call("wait", json!({"text": "waits"})).text("Done.");
+    let agent = Agent::builder("support", ChatModel::new(script)?).tool(wait).build()?;
+    let worker = serve(&store, agent).await?;
+    session.submit("support", "Wait.").await?;
+    while log.lines().is_empty() {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let submits = runnable_fn("desk", |session: Session, _: RunContext| async move {
+        session.submit("support", "Guarded.").await.map(|submitted| submitted.is_new)
+    });
+    let guard = for_tree(Approval::by_interrupt().runs(Runs::named("pay")));
+    assert!(submits.run(session.clone()).middleware(guard).await?);
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(head(&store).await?.posts, 1, "the run has looked, and left it");
+    go.add_permits(1);
+    until(&store, EntryStatus::Waiting).await?;
+    session.refresh().await?;
+    assert_eq!(session.questions()[0].data["lacks"], json!(["approval"]));
+    assert_eq!(texts(&session), ["Wait.", "", "", "Done."]);
     worker.shutdown(END).await;
     Ok(())
 }

@@ -70,8 +70,7 @@ impl Inner {
         let reads_clock = {
             let state = self.state.lock();
             let has_timers = claims || state.head.queue.is_some();
-            let is_read = state.knows_clock() && (state.is_held() || state.adopted.is_some());
-            has_timers && !is_read
+            !state.knows_clock() || has_timers && !state.is_held() && state.adopted.is_none()
         };
         if reads_clock {
             self.read_clock().await?;
@@ -328,7 +327,11 @@ impl Inner {
     }
 
     fn change(&self, whole: bool) -> Result<Option<Change>, StoreError> {
-        let Some(owner) = self.owner.upgrade() else { return Ok(None) };
+        let Some(owner) = self.owner.upgrade() else {
+            // What it has taken over is gone with it, so the posts wait for the next one.
+            self.state.lock().taking.clear();
+            return Ok(None);
+        };
         caught(|| owner.change(whole)).unwrap_or_else(|panic| {
             // The owner may believe that it has returned the change.
             self.state.lock().needs_whole = true;

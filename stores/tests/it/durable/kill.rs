@@ -54,7 +54,7 @@ pub(super) struct OfProcess {
     id: StoreId,
     store: Arc<dyn Store>,
     killer: Arc<Killer>,
-    /// How far the clock of the store is ahead of that of the process.
+    /// The time by which the clock of the store is ahead of that of the process.
     ahead: Duration,
 }
 

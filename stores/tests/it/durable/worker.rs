@@ -1,5 +1,6 @@
 //! Jobs that are submitted, and workers that run them, on all stores (F2, F3, F7, F9).
 
+use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex, Weak};
 use std::time::{Duration, Instant};
@@ -12,7 +13,7 @@ use emitree_middleware::store::{
 };
 use emitree_middleware::{Durable, Runs};
 use emitree_runtime::{Answer, BoxRunnable, Error, Interrupt, Result, RunContext, Runnable, for_tree, runnable_fn};
-use futures_util::future::{BoxFuture, join, join_all};
+use futures_util::future::{BoxFuture, join, join_all, select};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
@@ -56,8 +57,16 @@ impl Shared {
         &self,
         work: impl Fn(String, RunContext) -> BoxFuture<'static, Result<Value>> + Send + Sync + 'static,
     ) -> RunningWorker {
+        self.worker_for(LEASE, work).await
+    }
+
+    async fn worker_for(
+        &self,
+        lease: Duration,
+        work: impl Fn(String, RunContext) -> BoxFuture<'static, Result<Value>> + Send + Sync + 'static,
+    ) -> RunningWorker {
         let job = BoxRunnable::new(runnable_fn("job", work));
-        let worker = Worker::new(&self.process().await).serve("import", job).lease(Lease::new().time(LEASE));
+        let worker = Worker::new(&self.process().await).serve("import", job).lease(Lease::new().time(lease));
         worker.start().await.expect("a worker")
     }
 
@@ -373,6 +382,31 @@ async fn a_job_that_sleeps_for_longer_than_a_lease_is_held_by_nobody_unless_it_w
     }
 }
 
+/// F6, F7
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_wakes_for_the_first_of_its_sleeps_however_often_it_sleeps() {
+    let shared = Shared::Memory(MemoryStore::new());
+    let lease = Duration::from_millis(100);
+    let worker = shared.worker_for(lease, move |_, ctx| {
+        Box::pin(async move {
+            let polls = async {
+                for n in 0..8 {
+                    ctx.sleep(&format!("poll-{n}"), lease + lease / 2).await?;
+                }
+                Ok(json!("polled"))
+            };
+            let limit = async { ctx.sleep("limit", 10 * SOON).await.map(Value::from) };
+            select(pin!(polls), pin!(limit)).await.factor_first().0
+        })
+    });
+    let worker = worker.await;
+    let job = shared.job(ID).await;
+    submit(&job).await;
+    shared.until(|head| head.status == EntryStatus::Waiting && head.holder.is_none()).await;
+    assert_eq!(ended(&job).await.expect("an output"), json!("polled"));
+    worker.shutdown(SOON).await;
+}
+
 /// F2
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failure_that_a_retry_may_help_comes_back_and_others_are_the_end() {
@@ -585,7 +619,7 @@ async fn what_was_taken_and_is_changed_by_another_process_is_not_claimed() {
     for shared in all() {
         let (process, late) = (shared.process().await, shared.process().await);
         submit(&Durable::new(&process, ID)).await;
-        let take = |by: &str| Take::new(by, Duration::from_millis(1), ["import"]);
+        let take = |by: &str| Take::new(by, Duration::from_millis(50), ["import"]);
         let [head] = <[EntryHead; 1]>::try_from(late.take(&take("late")).await.expect("a store")).expect("one entry");
         let mut taken = Vec::new();
         while taken.is_empty() {
