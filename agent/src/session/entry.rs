@@ -98,7 +98,12 @@ impl SessionEntry {
         let bytes = found.iter().flat_map(|entry| &entry.parts).map(Bytes::len).sum();
         let snapshot = found.as_ref().map_or(Ok(0), |entry| kept.turns_of_snapshot(entry))?;
         let head = found.map_or_else(|| EntryHead::new(&*id, KIND), |entry| entry.head);
-        Ok(Self::keep(session, kept, head, bytes, snapshot))
+        let has_posts = head.posts > 0;
+        let session = Self::keep(session, kept, head, bytes, snapshot);
+        if let Some(entry) = session.log.entry().filter(|_| has_posts) {
+            entry.take_answers().await?;
+        }
+        Ok(session)
     }
 
     /// Returns the session of an agent in a step of a job. It is read when a run claims it.

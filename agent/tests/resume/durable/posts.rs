@@ -11,7 +11,7 @@ use emitree_runtime::{Answer, Error, Result, RunContext};
 use serde_json::json;
 use tokio::sync::Semaphore;
 
-use super::process::Process;
+use super::process::{Kill, Process};
 use crate::support::{Log, Text, texts};
 
 const ID: &str = "order-17";
@@ -239,9 +239,31 @@ async fn an_abort_that_waits_is_seen_by_the_next_claim_before_it_calls_anything(
         _ = run => panic!("it waits"),
         others = others => others?,
     }
-    let next = Session::open(&Process::killed_at(&store, super::process::Kill::Never), ID).await?;
+    let next = Session::open(&Process::killed_at(&store, Kill::Never), ID).await?;
     let error = agent.resume(&next).await.expect_err("it is aborted");
     assert!(error.is_aborted() && error.to_string() == "the order was cancelled", "{error}");
     assert_eq!((head(&store).await?.status, log.lines().len()), (EntryStatus::Paused, 1));
+    Ok(())
+}
+
+/// F4, F5
+#[tokio::test(start_paused = true)]
+async fn an_answer_whose_process_was_killed_behind_it_is_there_when_the_session_is_opened() -> Result<()> {
+    let (store, log, go) = (MemoryStore::new(), Log::default(), Arc::new(Semaphore::new(9)));
+    let agent = agent(&log, &go, true)?;
+    let session = Session::open(&Process::of(&store), ID).await?;
+    agent.ask("Go.").session(&session).await.expect_err("a question");
+    let id = session.questions()[0].id.clone();
+    let killed = Process::killed_at(&store, Kill::After(0));
+    let theirs = Session::open(&killed, ID).await?;
+    tokio::select! {
+        answered = theirs.answer(&id, Decision::Approve) => panic!("{answered:?}"),
+        () = killed.killed() => {}
+    }
+    assert_eq!(head(&store).await?.posts, 1);
+    let session = Session::open(&Process::of(&store), ID).await?;
+    assert!(session.questions().is_empty());
+    assert_eq!(agent.resume(&session).await?.text(), "Done.");
+    assert_eq!(log.lines(), ["waits", "paid Ada"]);
     Ok(())
 }
