@@ -353,8 +353,9 @@ impl Journaled for Log {
     }
 
     fn take(&self, posts: &[Post]) -> usize {
-        let log = self.entry().and_then(|entry| Some((entry, entry.log.upgrade()?)));
-        log.map_or(0, |(entry, log)| entry.take_posts(&log, posts))
+        let Some(entry) = self.entry() else { return 0 };
+        let Some(log) = entry.log.upgrade() else { return 0 };
+        entry.take_posts(&log, posts)
     }
 
     fn rest(&self, attempts: u32) -> Rest {

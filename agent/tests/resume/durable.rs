@@ -7,6 +7,7 @@ mod keeping;
 mod left;
 mod once;
 mod posts;
+#[path = "../../../tests/support/process.rs"]
 pub(crate) mod process;
 mod served;
 mod talking;

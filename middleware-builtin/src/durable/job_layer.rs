@@ -40,8 +40,14 @@ struct Working {
 
 impl JobRun {
     pub(super) fn new(durable: Durable, is_inner: bool) -> Self {
-        let (job, working, scope) = (OnceLock::new(), Mutex::new(None), Scope::default());
-        Self { durable, job, working, scope, live: AtomicUsize::new(0), is_inner }
+        Self {
+            durable,
+            job: OnceLock::new(),
+            working: Mutex::new(None),
+            scope: Scope::default(),
+            live: AtomicUsize::new(0),
+            is_inner,
+        }
     }
 
     /// Stores the end of the job, and waits until the claim is released. Does nothing if it was released.

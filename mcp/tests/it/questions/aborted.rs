@@ -10,7 +10,7 @@ use emitree_runtime::{AbortHandle, Result, RunContext};
 use serde_json::json;
 use tokio::sync::Notify;
 
-use crate::questions::{ERAS, ID, Ledger, Nothing, Process, answer, go_on, results, savings, transfer};
+use crate::questions::{ERAS, ID, Kill, Ledger, Nothing, Process, answer, go_on, results, savings, transfer};
 
 /// A tool that never ends.
 fn wait() -> Tool {
@@ -33,7 +33,7 @@ async fn a_question_outlives_the_abort_and_the_drop_of_its_run() {
         for is_dropped in [false, true] {
             let (store, ledger) = (MemoryStore::new(), Ledger::new());
             let server = ledger.bank(era).await;
-            let session = Session::open(&Process::of(&store), ID).await.unwrap();
+            let session = Session::open(&Process::killed_at(&store, Kill::Never), ID).await.unwrap();
             let asked = Arc::new(Notify::new());
             let notify = Arc::clone(&asked);
             let clerk = agent(&server);
@@ -53,7 +53,7 @@ async fn a_question_outlives_the_abort_and_the_drop_of_its_run() {
             drop((session, clerk, server));
 
             let server = ledger.bank(era).await;
-            let session = Session::open(&Process::of(&store), ID).await.unwrap();
+            let session = Session::open(&Process::killed_at(&store, Kill::Never), ID).await.unwrap();
             answer(&session, savings()).await;
             assert!(go_on(&agent(&server), &session).await, "{era} {is_dropped}");
             assert_eq!(results(&session)[0], "sent 5 from savings", "{era} {is_dropped}");

@@ -2,6 +2,8 @@
 
 mod aborted;
 mod odd;
+#[path = "../../../../tests/support/process.rs"]
+#[allow(dead_code, reason = "each suite uses its part")]
 mod process;
 mod state;
 
@@ -109,7 +111,7 @@ async fn a_question_is_answered_in_another_process_and_its_call_goes_on() {
     for era in ERAS {
         let (store, ledger) = (MemoryStore::new(), Ledger::new());
         let server = ledger.bank(era).await;
-        let session = Session::open(&Process::of(&store), ID).await.unwrap();
+        let session = Session::open(&Process::killed_at(&store, Kill::Never), ID).await.unwrap();
         assert!(!go_on(&clerk(tools(&server, era), &[transfer(5)]), &session).await);
         let question = session.questions().remove(0);
         assert_eq!(question.kind, "mcp.elicitation");
@@ -121,11 +123,11 @@ async fn a_question_is_answered_in_another_process_and_its_call_goes_on() {
         server.close().await;
         drop((server, session));
 
-        let session = Session::open(&Process::of(&store), ID).await.unwrap();
+        let session = Session::open(&Process::killed_at(&store, Kill::Never), ID).await.unwrap();
         answer(&session, savings()).await;
         drop(session);
         let server = ledger.bank(era).await;
-        let session = Session::open(&Process::of(&store), ID).await.unwrap();
+        let session = Session::open(&Process::killed_at(&store, Kill::Never), ID).await.unwrap();
         assert!(go_on(&clerk(tools(&server, era), &[transfer(5)]), &session).await);
         assert_eq!(results(&session), ["sent 5 from savings"], "{era}");
         assert_eq!(ledger.lines(), ["5 from savings"], "{era}");
@@ -208,7 +210,7 @@ async fn a_question_in_a_sub_agent_is_one_of_the_session_above() {
                 }
             });
             let desk = Agent::builder("desk", ChatModel::new(model).unwrap()).tool(below).build().unwrap();
-            let session = Session::open(&Process::of(&store), ID).await.unwrap();
+            let session = Session::open(&Process::killed_at(&store, Kill::Never), ID).await.unwrap();
             if is_answered {
                 answer(&session, savings()).await;
             }
@@ -305,7 +307,7 @@ async fn a_process_that_is_killed_at_any_commit_pays_at_most_once_and_loses_no_a
                     () = process.killed() => killed += 1,
                 }
                 drop(session);
-                let session = Session::open(&Process::of(&store), ID).await.unwrap();
+                let session = Session::open(&Process::killed_at(&store, Kill::Never), ID).await.unwrap();
                 if !is_over(&session) {
                     finish(&agent, &session, &answered).await;
                 }

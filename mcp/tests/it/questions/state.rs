@@ -12,7 +12,7 @@ use emitree_sinks::Memory;
 use serde::Serialize;
 use tracing_subscriber::fmt::format::FmtSpan;
 
-use crate::questions::{ID, Ledger, Process, answer, clerk, go_on, savings, transfer};
+use crate::questions::{ID, Kill, Ledger, Process, answer, clerk, go_on, savings, transfer};
 
 /// The end of the state that the bank gives a transfer.
 const SECRET: &str = "s3cr3t";
@@ -60,7 +60,7 @@ async fn the_state_of_a_call_is_in_no_question_event_record_span_error_fork_or_e
     let recording = agent.emitter().pipe_to(records.clone()).unwrap();
     let recording_of_server = server.emitter().pipe_to(records.clone()).unwrap();
 
-    let session = Session::open(&Process::of(&store), ID).await.unwrap();
+    let session = Session::open(&Process::killed_at(&store, Kill::Never), ID).await.unwrap();
     let error = agent.ask("Pay.").session(&session).await.unwrap_err();
     assert!(serde_json::to_string(&session).unwrap().contains(SECRET), "the session has it");
     let mut shown = Shown::default();

@@ -268,7 +268,8 @@ impl Journal {
     /// Returns a time of this machine's clock as a time by the clock of the store ([`now`](Self::now)).
     #[must_use]
     pub fn store_time(&self, at: SystemTime) -> SystemTime {
-        let (here, there) = (SystemTime::now(), self.now());
+        let here = SystemTime::now();
+        let there = self.now();
         match at.duration_since(here) {
             Ok(left) => there.checked_add(left).unwrap_or(at),
             Err(passed) => there.checked_sub(passed.duration()).unwrap_or(at),
@@ -329,7 +330,8 @@ impl Journal {
     ///
     /// Otherwise:
     ///
-    /// - [`StoreError::Held`] if another process holds the entry. Nothing is stored, and the owner has not changed.
+    /// - [`StoreError::Held`] if another process holds the entry. Nothing is stored, and the owner has
+    ///   not changed. A change that it has returned meanwhile is stored with the next ones, or replaced by a reload.
     /// - [`StoreError::Conflict`] if another process has changed the entry. [`reload`](Journaled::reload) was called:
     ///   make the change again. If the entry was removed, the revision `current` is [`Revision::NONE`].
     ///

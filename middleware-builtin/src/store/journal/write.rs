@@ -328,7 +328,7 @@ impl Inner {
 
     fn change(&self, whole: bool) -> Result<Option<Change>, StoreError> {
         let Some(owner) = self.owner.upgrade() else {
-            // What it has taken over is gone with it, so the posts wait for the next one.
+            // The owner is gone with the posts that it has taken over, so they wait for the next one.
             self.state.lock().taking.clear();
             return Ok(None);
         };
