@@ -67,6 +67,11 @@ impl SessionEntry {
         let guards = self.log.upgrade().map(|log| log.lock().fold.guards.clone()).unwrap_or_default();
         let stuck = taken.stuck(guards.iter().map(String::as_str), None).filter(|_| !self.is_at_rest());
         let refused = match stuck {
+            // The answer of a person may be among them: then its attempts are counted from 0 again.
+            Some(_) if taken.head().posts > 0 => {
+                self.known.lock().is_handed_over = true;
+                Error::new(format!("the session `{}` takes what was sent to it first", self.journal.id()))
+            }
             Some(question) => {
                 let question = question.with_id(format!("{}/stuck/{}", taken.head().id, taken.head().revision));
                 self.push_stuck(&question)?;

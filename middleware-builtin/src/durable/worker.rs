@@ -392,8 +392,12 @@ async fn go_on_with_job(taken: &TakenEntry, served: &dyn Serve) -> Result<()> {
     taken.adopt().await?;
     job.state.lock().is_handed_over = false;
     if head.posts > 0 || job.is_at_rest() {
-        // The posts are taken first: they decide whether the job is due.
-        return release_with(&job, |_| Ok(())).await;
+        // The posts are taken first: they decide whether the job is due. Nothing was tried.
+        return release_with(&job, |state| {
+            state.is_handed_over = true;
+            Ok(())
+        })
+        .await;
     }
     let stuck = {
         let state = job.state.lock();
