@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use emitree_middleware::store::{
-    Append, Entry, EntryHead, Filter, MemoryStore, Post, Posted, Revision, Store, StoreError, StoreId, Take, WorkerHead,
+    Append, Entry, EntryHead, Filter, MemoryStore, Post, Posted, Revision, Store, StoreError, StoreId, Take, Wakes,
+    WorkerHead,
 };
 use futures_core::future::BoxFuture;
 use tokio::sync::{Notify, watch};
@@ -63,7 +64,12 @@ impl Process {
     }
 
     pub(crate) fn killed_at(store: &MemoryStore, kill: Kill) -> Self {
-        Self { kill, takes_over: true, ..Self::of(store) }
+        Self { takes_over: true, ..Self::killed_beside(store, kill) }
+    }
+
+    /// A process that is killed while others live.
+    pub(crate) fn killed_beside(store: &MemoryStore, kill: Kill) -> Self {
+        Self { kill, ..Self::of(store) }
     }
 
     /// The number of appends and posts so far.
@@ -191,6 +197,10 @@ impl Store for Process {
 
     fn list<'a>(&'a self, filter: &'a Filter) -> BoxFuture<'a, Result<Vec<EntryHead>, StoreError>> {
         self.store.list(filter)
+    }
+
+    fn wakes(&self) -> Option<&Wakes> {
+        self.store.wakes()
     }
 
     fn remove<'a>(&'a self, id: &'a str, after: Revision) -> BoxFuture<'a, Result<(), StoreError>> {

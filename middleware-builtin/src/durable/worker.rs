@@ -10,12 +10,15 @@ use std::any::type_name;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fmt;
+use std::future::pending;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use emitree_runtime::{AnyRun, Error, IntoShared, Phase, Result, Runnable, Stack, guards_of};
 use futures_core::future::BoxFuture;
+use futures_util::future::select;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
@@ -28,7 +31,7 @@ use super::state::JobState;
 use super::taken::{Adopted, IsAdopted, TakenEntry};
 use crate::shared::difference::quoted;
 use crate::shared::panic::caught_async;
-use crate::store::{Append, EntryHead, Lease, Rest, Store, StoreError, Take};
+use crate::store::{Append, EntryHead, Lease, Rest, Store, StoreError, Take, Watch};
 
 /// How often a worker looks for work.
 const POLL: Duration = Duration::from_secs(1);
@@ -46,8 +49,9 @@ const REVERSED: u32 = 10;
 ///
 /// # How it goes on
 ///
-/// A worker looks for work each second, and when one of its jobs has ended, in the order in which its queues were named;
-/// each tenth look is in reverse, so that no queue waits for ever. Within a queue, what has been due for longest is first.
+/// A worker looks for work when the store [wakes](Store::wakes) it, each second, and when one of its jobs has ended, in the
+/// order in which its queues were named; each tenth look is in reverse, so that no queue waits for ever. Within a queue,
+/// what has been due for longest is first.
 ///
 /// A job whose process is gone is taken by another worker when its [`Lease`] is over. A failure that is
 /// [retryable](Error::is_retryable), and each error of a store, brings it back after 1 s, then 4 s, up to 5 min. Other
@@ -289,6 +293,8 @@ impl Working {
         let mut jobs = JoinSet::new();
         let mut looks = 0_u32;
         let mut has_failed = false;
+        let queues = self.worker.served.iter().map(|(queue, _)| &**queue);
+        let watch = self.worker.store.wakes().map(|wakes| wakes.watch_work(queues));
         let third = self.worker.lease.time / 3;
         let mut last_look = Instant::now();
         while !self.stops.load(Ordering::Relaxed) {
@@ -298,8 +304,7 @@ impl Working {
                 self.confirm().await;
             }
             last_look = Instant::now();
-            let free = self.worker.concurrency.saturating_sub(self.taken.load(Ordering::Relaxed));
-            let take = self.take(free, looks.is_multiple_of(REVERSED));
+            let take = self.take(self.free(), looks.is_multiple_of(REVERSED));
             match self.worker.store.take(&take).await {
                 Ok(heads) => {
                     has_failed = false;
@@ -313,11 +318,25 @@ impl Working {
                 }
                 Err(_) => {}
             }
+            let work = self.wait_for_work(watch.as_ref());
             // Woken by each job that has ended, and by a shutdown.
-            timeout(POLL.min(third), self.wake.notified()).await.ok();
+            timeout(POLL.min(third), select(pin!(self.wake.notified()), pin!(work))).await.ok();
             while jobs.try_join_next().is_some() {}
         }
         jobs
+    }
+
+    /// Returns the number of slots that are free.
+    fn free(&self) -> usize {
+        self.worker.concurrency.saturating_sub(self.taken.load(Ordering::Relaxed))
+    }
+
+    /// Waits until work is due, if a slot is free.
+    async fn wait_for_work(&self, watch: Option<&Watch>) {
+        match watch.filter(|_| self.free() > 0) {
+            Some(watch) => watch.woken().await,
+            None => pending().await,
+        }
     }
 
     /// Returns the owners of the entries whose runs are under way.

@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use super::{
     Append, Entry, EntryHead, EntryStatus, Filter, Holder, LONGEST, MAX_POSTS, Post, Posted, Revision, Store,
-    StoreError, StoreId, Take, WorkerHead, check_id,
+    StoreError, StoreId, Take, Wakes, WorkerHead, check_id,
 };
 
 /// A [`Store`] in memory. Clones share the entries, and nothing is kept when the last clone is dropped.
@@ -22,6 +22,7 @@ use super::{
 pub struct MemoryStore {
     id: StoreId,
     state: Arc<Mutex<State>>,
+    wakes: Wakes,
 }
 
 #[derive(Default)]
@@ -63,7 +64,22 @@ impl MemoryStore {
     /// Creates an empty store.
     #[must_use]
     pub fn new() -> Self {
-        Self { id: StoreId::new(), state: Arc::default() }
+        Self { id: StoreId::new(), state: Arc::default(), wakes: Wakes::new() }
+    }
+
+    /// Wakes the holder of an entry that was changed, or the workers of its queue.
+    fn wake(&self, id: &str) {
+        let now = SystemTime::now();
+        let state = self.state.lock();
+        let Some(stored) = state.entries.get(id) else { return };
+        let is_held = stored.holder(now).is_some();
+        let queue = stored.head.queue.clone().filter(|_| stored.due.is_some_and(|due| due <= now));
+        drop(state);
+        match queue {
+            _ if is_held => self.wakes.posted(id),
+            Some(queue) => self.wakes.due(&queue),
+            None => {}
+        }
     }
 }
 
@@ -317,14 +333,20 @@ impl Store for MemoryStore {
         Box::pin(async move {
             append.check()?;
             let mut replaced = None;
-            self.state.lock().append(append, &mut replaced)
+            let revision = self.state.lock().append(append, &mut replaced)?;
+            if append.lease.is_none() {
+                self.wake(&append.head.id);
+            }
+            Ok(revision)
         })
     }
 
     fn post<'a>(&'a self, id: &'a str, post: &'a Post) -> BoxFuture<'a, Result<Posted, StoreError>> {
         Box::pin(async move {
             post.check(id)?;
-            self.state.lock().post(id, post)
+            let posted = self.state.lock().post(id, post)?;
+            self.wake(id);
+            Ok(posted)
         })
     }
 
@@ -372,6 +394,10 @@ impl Store for MemoryStore {
             let listed = state.workers.iter().filter(|(_, (_, until))| *until > now);
             Ok(listed.map(|(by, (queues, until))| WorkerHead::new(by.clone(), queues.clone(), *until)).collect())
         })
+    }
+
+    fn wakes(&self) -> Option<&Wakes> {
+        Some(&self.wakes)
     }
 
     fn remove<'a>(&'a self, id: &'a str, after: Revision) -> BoxFuture<'a, Result<(), StoreError>> {

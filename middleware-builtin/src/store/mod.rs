@@ -11,6 +11,7 @@ mod journal;
 mod memory;
 mod post;
 mod take;
+mod wakes;
 
 use std::fmt;
 use std::future::ready;
@@ -29,6 +30,7 @@ pub use journal::{Change, Claim, Journal, Journaled, Lease, Older, OpenEntries, 
 pub use memory::MemoryStore;
 pub use post::{MAX_POSTS, Post, Posted};
 pub use take::{Take, WorkerHead};
+pub use wakes::{Wakes, Watch};
 
 /// A store of entries, each of which has an id, a [head](EntryHead) and a list of parts. [`MemoryStore`] keeps them in
 /// memory.
@@ -42,7 +44,8 @@ pub use take::{Take, WorkerHead};
 ///
 /// A store in a database implements the seven methods without a default, [`take`](Self::take) and
 /// [`workers`](Self::workers) for workers, [`now`](Self::now) if it is on a server, and `older_parts` if it keeps parts that an
-/// append [hides](Append::hides_older); `emitree_stores::conformance` tests it. An `Arc` of a store is a store.
+/// append [hides](Append::hides_older). One that learns of changes has [`wakes`](Self::wakes). `emitree_stores::conformance`
+/// tests it. An `Arc` of a store is a store.
 ///
 /// ```
 /// use emitree_middleware::store::{Append, EntryHead, EntryStatus, Filter, MemoryStore, Revision, Store, StoreError};
@@ -199,6 +202,13 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Box::pin(ready(Ok(SystemTime::now())))
     }
 
+    /// Returns the tasks of this process that wait for posts and for work: the store wakes the holder of an entry after a
+    /// [post](Self::post), and the workers of a queue when an entry is due at once, also if another process has changed it.
+    /// By default, returns `None`: they look each second.
+    fn wakes(&self) -> Option<&Wakes> {
+        None
+    }
+
     /// Removes an entry with its parts, also those that are hidden, and with its posts. Does nothing if there is no entry
     /// with this id.
     ///
@@ -301,6 +311,10 @@ impl<S: Store + ?Sized> Store for Arc<S> {
 
     fn now(&self) -> BoxFuture<'_, Result<SystemTime, StoreError>> {
         (**self).now()
+    }
+
+    fn wakes(&self) -> Option<&Wakes> {
+        (**self).wakes()
     }
 
     fn remove<'a>(&'a self, id: &'a str, after: Revision) -> BoxFuture<'a, Result<(), StoreError>> {

@@ -12,6 +12,7 @@ use tokio::time::timeout;
 use super::connections::{Connections, Waits};
 use super::entries::Entries;
 use super::failure::{Doing, Failure};
+use super::listen::Listener;
 use super::posts::Posts;
 use super::schema::Schema;
 use super::server::Server;
@@ -40,6 +41,7 @@ const SCHEMA_DEADLINE: Duration = Duration::from_secs(30);
 #[must_use = "nothing is connected until it is awaited"]
 pub struct ConnectPostgres {
     url: String,
+    listens_to: Option<String>,
     schema: String,
     manages_schema: bool,
     allows_data_loss: bool,
@@ -49,7 +51,8 @@ pub struct ConnectPostgres {
 impl ConnectPostgres {
     pub(super) fn new(url: String) -> Self {
         let waits = Waits { deadline: Duration::from_secs(5), patience: Duration::from_secs(30) };
-        Self { url, schema: "emitree".to_owned(), manages_schema: true, allows_data_loss: false, waits }
+        let schema = "emitree".to_owned();
+        Self { url, listens_to: None, schema, manages_schema: true, allows_data_loss: false, waits }
     }
 
     /// Sets the schema with the tables, by default `emitree`.
@@ -62,6 +65,13 @@ impl ConnectPostgres {
     /// [`PostgresStore::schema`], and the role of the store needs fewer rights. By default `true`.
     pub fn manage_schema(mut self, manages: bool) -> Self {
         self.manages_schema = manages;
+        self
+    }
+
+    /// Sets the URL of the server itself, for notifications: a pooler of transactions, such as pgbouncer, does not pass them
+    /// on. By default, it is the URL of the store.
+    pub fn listen(mut self, url: impl Into<String>) -> Self {
+        self.listens_to = Some(url.into());
         self
     }
 
@@ -87,7 +97,11 @@ impl ConnectPostgres {
 
     async fn connect(self) -> Result<PostgresStore, StoreError> {
         let schema = Schema::new(&self.schema)?;
-        let connections = Connections::new(Server::parse(&self.url)?, self.allows_data_loss, self.waits);
+        let server = Arc::new(Server::parse(&self.url)?);
+        let listens_to =
+            self.listens_to.map_or_else(|| Ok(Arc::clone(&server)), |url| Server::parse(&url).map(Arc::new));
+        let listener = Listener::new(listens_to?, &schema.name, self.waits.deadline);
+        let connections = Connections::new(server, self.allows_data_loss, self.waits);
         let first = connections.open_first().await?;
         let prepared = timeout(SCHEMA_DEADLINE, schema.prepare(first.client(), self.manages_schema)).await;
         let prepared = prepared.unwrap_or(Err(Failure::Silent(SCHEMA_DEADLINE)));
@@ -97,7 +111,8 @@ impl ConnectPostgres {
         let entries = Entries::new(&schema);
         let posts = Posts::new(&schema);
         let values = Values::new(&schema);
-        Ok(PostgresStore(Arc::new(Inner { id: StoreId::new(), schema, connections, entries, posts, values })))
+        let id = StoreId::new();
+        Ok(PostgresStore(Arc::new(Inner { id, schema, connections, listener, entries, posts, values })))
     }
 }
 

@@ -55,7 +55,7 @@ pub(super) struct Call<'a> {
 
 /// The connections of a store.
 pub(super) struct Connections {
-    pub(super) server: Server,
+    pub(super) server: Arc<Server>,
     allows_data_loss: bool,
     waits: Waits,
     slots: [Slot; CONNECTIONS],
@@ -99,7 +99,7 @@ impl Drop for Counted<'_> {
 }
 
 impl Connections {
-    pub(super) fn new(server: Server, allows_data_loss: bool, waits: Waits) -> Self {
+    pub(super) fn new(server: Arc<Server>, allows_data_loss: bool, waits: Waits) -> Self {
         let permits = Semaphore::new(CONNECTIONS * PIPELINED);
         Self { server, allows_data_loss, waits, slots: Default::default(), permits }
     }

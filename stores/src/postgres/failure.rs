@@ -11,6 +11,7 @@ use tokio_postgres::error::SqlState;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Doing {
     Connect,
+    Listen,
     Read,
     Write,
     Take,
@@ -112,6 +113,7 @@ impl Failure {
     pub(super) fn into_error(self, server: &str, doing: Doing, tried: Option<(u32, Duration)>) -> StoreError {
         let verb = match doing {
             Doing::Connect => "connected to",
+            Doing::Listen => "listened to",
             Doing::Read => "read",
             Doing::Write | Doing::Take => "written",
         };

@@ -4,6 +4,7 @@ mod connect;
 mod connections;
 mod entries;
 mod failure;
+mod listen;
 mod posts;
 mod schema;
 mod server;
@@ -16,7 +17,8 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 use emitree_middleware::store::{
-    Append, Entry, EntryHead, Filter, Post, Posted, Revision, Store, StoreError, StoreId, Take, WorkerHead, check_id,
+    Append, Entry, EntryHead, Filter, Post, Posted, Revision, Store, StoreError, StoreId, Take, Wakes, WorkerHead,
+    check_id,
 };
 use emitree_middleware::values::{KeyValues, ValueKey};
 use emitree_runtime::Result as RunResult;
@@ -25,6 +27,7 @@ use serde_json::Value;
 
 use self::connections::Connections;
 use self::entries::Entries;
+use self::listen::Listener;
 use self::posts::Posts;
 use self::schema::Schema;
 use self::values::Values;
@@ -54,6 +57,9 @@ pub use self::connect::ConnectPostgres;
 /// sent without waiting for each other's replies. Statements are not prepared, so pgbouncer may pool transactions. When
 /// the last clone is dropped, the connections are closed. The store needs a tokio runtime with I/O and a clock.
 ///
+/// While the process works on an entry, or has a worker, one more connection listens for posts and for work that is due. If
+/// the server does not notify it, a warning says so, and they are found by looking, each second.
+///
 /// # When the server does not answer
 ///
 /// A statement that is not answered for the [deadline](ConnectPostgres::deadline) closes its connection. It is sent again
@@ -77,6 +83,7 @@ struct Inner {
     id: StoreId,
     schema: Schema,
     connections: Connections,
+    listener: Listener,
     entries: Entries,
     posts: Posts,
     values: Values,
@@ -176,6 +183,10 @@ impl Store for PostgresStore {
 
     fn now(&self) -> BoxFuture<'_, Result<SystemTime, StoreError>> {
         Box::pin(Entries::now(&self.0.connections))
+    }
+
+    fn wakes(&self) -> Option<&Wakes> {
+        Some(self.0.listener.wakes())
     }
 
     fn remove<'a>(&'a self, id: &'a str, after: Revision) -> BoxFuture<'a, Result<(), StoreError>> {

@@ -7,9 +7,9 @@ use tokio_postgres::{Client, Error};
 use super::failure::Failure;
 
 /// The newest format.
-const FORMAT: i32 = 1;
+const FORMAT: i32 = 2;
 /// The files, in the order of their numbers.
-const FILES: [&str; FORMAT as usize] = [include_str!("schema/1.sql")];
+const FILES: [&str; FORMAT as usize] = [include_str!("schema/1.sql"), include_str!("schema/2.sql")];
 const ROLE: &str = include_str!("schema/role.sql");
 /// The tables that tell that a schema is used.
 const TABLES: [&str; 4] = ["entry", "format", "part", "value"];

@@ -14,7 +14,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use emitree_middleware::store::{
-    Append, Entry, EntryHead, Filter, Post, Posted, Revision, Store, StoreError, StoreId, Take, WorkerHead, check_id,
+    Append, Entry, EntryHead, Filter, Post, Posted, Revision, Store, StoreError, StoreId, Take, Wakes, WorkerHead,
+    check_id,
 };
 use emitree_middleware::values::{KeyValues, ValueKey};
 use emitree_runtime::Result as RunResult;
@@ -53,6 +54,7 @@ struct Inner {
     id: StoreId,
     path: PathBuf,
     worker: Worker,
+    wakes: Wakes,
 }
 
 impl SqliteStore {
@@ -78,7 +80,7 @@ impl SqliteStore {
         let path = std::path::absolute(path)
             .map_err(|error| StoreError::failed(format!("`{}` is not a path of a file", path.display()), error))?;
         let worker = Worker::start(&path, sql.to_owned()).await?;
-        Ok(Self(Arc::new(Inner { id: StoreId::new(), path, worker })))
+        Ok(Self(Arc::new(Inner { id: StoreId::new(), path, worker, wakes: Wakes::new() })))
     }
 }
 
@@ -98,16 +100,25 @@ impl Store for SqliteStore {
     fn append<'a>(&'a self, append: &'a Append) -> BoxFuture<'a, Result<Revision, StoreError>> {
         Box::pin(async move {
             let head = append.check()?;
-            let append = append.clone();
-            self.0.worker.change(move |connection| entries::append(connection, &append, &head)).await
+            let made = append.clone();
+            let revision = self.0.worker.change(move |connection| entries::append(connection, &made, &head)).await?;
+            if let (None, Some(_), Some(queue)) = (append.lease, append.due, &append.head.queue) {
+                self.0.wakes.due(queue);
+            }
+            Ok(revision)
         })
     }
 
     fn post<'a>(&'a self, id: &'a str, post: &'a Post) -> BoxFuture<'a, Result<Posted, StoreError>> {
         Box::pin(async move {
             post.check(id)?;
-            let (id, post) = (id.to_owned(), post.clone());
-            self.0.worker.change(move |connection| posts::post(connection, &id, &post)).await
+            let (to, post) = (id.to_owned(), post.clone());
+            let (posted, due) = self.0.worker.change(move |connection| posts::post(connection, &to, &post)).await?;
+            match due {
+                Some(queue) => self.0.wakes.due(&queue),
+                None => self.0.wakes.posted(id),
+            }
+            Ok(posted)
         })
     }
 
@@ -142,6 +153,11 @@ impl Store for SqliteStore {
 
     fn workers(&self) -> BoxFuture<'_, Result<Vec<WorkerHead>, StoreError>> {
         Box::pin(self.0.worker.read(work::workers))
+    }
+
+    /// Changes of other processes wake nobody: they are found by looking.
+    fn wakes(&self) -> Option<&Wakes> {
+        Some(&self.0.wakes)
     }
 
     fn remove<'a>(&'a self, id: &'a str, after: Revision) -> BoxFuture<'a, Result<(), StoreError>> {

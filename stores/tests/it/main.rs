@@ -13,3 +13,4 @@ mod place;
 mod postgres;
 mod sqlite;
 mod values;
+mod wakes;

@@ -166,16 +166,22 @@ async fn while_a_run_is_under_way_other_processes_are_told_who_holds_the_session
         assert!(error.find::<StoreError>().is_some_and(|error| is_held(error, &other)), "{error}");
         theirs.set_meta("speed", "high")?;
         theirs.steer("Hurry.").expect("a message");
-        // The message waits in the store, and the value here.
+        // The message is in the store, and the value waits here.
         assert!(is_held(&theirs.saved().await.expect_err("the session is held"), &other));
-        assert_eq!((theirs.undelivered().len(), store.load(ID).await?.expect("an entry").head.posts), (1, 1));
+        assert_eq!(theirs.undelivered().len(), 1);
+        while store.load(ID).await?.expect("an entry").head.posts > 0 {
+            tokio::task::yield_now().await;
+        }
 
         // A second handle of this process is the same session.
         let ours = Session::open(&process.clone(), ID).await?;
         ours.steer("Slowly.").expect("a message");
         ours.saved().await?;
         let reread = Session::open(&Process::of(&store), ID).await?;
-        assert_eq!(reread.undelivered()[0].text(), "Slowly.");
+        assert_eq!(
+            reread.undelivered().iter().map(|message| message.text()).collect::<Vec<_>>(),
+            ["Hurry.", "Slowly."]
+        );
         go.add_permits(1);
         while log.lines().len() < 2 {
             tokio::task::yield_now().await;
@@ -186,12 +192,14 @@ async fn while_a_run_is_under_way_other_processes_are_told_who_holds_the_session
     let (ended, theirs) = tokio::join!(run.into_future(), meanwhile);
     assert_eq!(ended?.text(), "Done.");
     let theirs = theirs?;
-    assert!(texts(&session).contains(&"Slowly.".to_owned()));
-    // The other process keeps its message, and can store it now.
+    for message in ["Hurry.", "Slowly."] {
+        assert!(texts(&session).contains(&message.to_owned()), "{message}");
+    }
+    // The other process keeps its value, and can store it now. Its next message waits for a run, so the session is listed.
+    theirs.steer("Thanks.").expect("a message");
     theirs.saved().await?;
     let reread = Session::open(&Process::of(&store), ID).await?;
     assert_eq!((reread.undelivered().len(), texts(&reread)), (1, texts(&session)));
-    // It waits for a run, so the session is listed.
     assert_eq!(store.list(&Filter::unfinished()).await?.len(), 1);
     assert_eq!(agent.resume(&reread).await?.text(), "Done.");
     assert!(store.list(&Filter::unfinished()).await?.is_empty());

@@ -1,13 +1,17 @@
 //! The task that writes an entry.
 
+use std::future::pending;
 use std::mem;
+use std::pin::pin;
 use std::sync::Arc;
 
+use futures_util::future::{Either, select};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::timeout_at;
 
 use super::{Claim, Inner, Journaled, Revision, StoreError};
+use crate::store::Watch;
 
 pub(super) type Reply<T> = oneshot::Sender<Result<T, StoreError>>;
 
@@ -58,7 +62,7 @@ impl Inner {
             self.wake.notify_one();
             return;
         }
-        let writer = Writer { journal: Arc::clone(self), has_ended: false };
+        let writer = Writer { journal: Arc::clone(self), posts: None, has_ended: false };
         if let Ok(runtime) = Handle::try_current() {
             runtime.spawn(writer.serve());
         }
@@ -68,6 +72,8 @@ impl Inner {
 /// The writer. If it is dropped before it has ended, the requests that wait are dropped too (invariant 3).
 struct Writer {
     journal: Arc<Inner>,
+    /// Wakes it for posts while a run has a claim.
+    posts: Option<Watch>,
     has_ended: bool,
 }
 
@@ -78,7 +84,8 @@ impl Writer {
         }
     }
 
-    /// Waits for requests, or until the lease has to be renewed or changes have to be stored. Returns `None` if there is no claim and no request.
+    /// Waits for requests and posts, or until the lease has to be renewed or changes have to be stored. Returns `None` if
+    /// there is no claim and no request.
     async fn next(&mut self) -> Option<Waiting> {
         let journal = &self.journal;
         loop {
@@ -98,11 +105,26 @@ impl Writer {
                 let until = state.renew_at.min(state.look_at);
                 state.commit_at.map_or(until, |at| at.min(until))
             };
-            if timeout_at(until, journal.wake.notified()).await.is_err() {
-                let mut state = journal.state.lock();
-                state.waiting.is_due = state.commit_at.is_some_and(|at| at <= until);
-                state.waiting.renews |= state.renew_at <= until;
-                state.waiting.looks |= state.look_at <= until;
+            if self.posts.is_none() {
+                self.posts = journal.store.wakes().map(|wakes| wakes.watch_posts(&journal.id));
+            }
+            let posted = async {
+                match &self.posts {
+                    Some(posts) => posts.woken().await,
+                    None => pending().await,
+                }
+            };
+            let posted = pin!(posted);
+            let asked = pin!(journal.wake.notified());
+            let woken = timeout_at(until, select(asked, posted)).await.map(|first| matches!(first, Either::Right(_)));
+            let mut state = journal.state.lock();
+            match woken {
+                Ok(is_posted) => state.waiting.looks |= is_posted,
+                Err(_) => {
+                    state.waiting.is_due = state.commit_at.is_some_and(|at| at <= until);
+                    state.waiting.renews |= state.renew_at <= until;
+                    state.waiting.looks |= state.look_at <= until;
+                }
             }
         }
     }

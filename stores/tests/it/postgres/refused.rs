@@ -82,11 +82,11 @@ async fn a_schema_of_another_program_or_a_newer_version_is_refused_and_stays_as_
     }
     admin.batch_execute(&sql).await.expect("tables");
     drop(PostgresStore::connect(&url).schema(&newer).await.expect("a store"));
-    admin.batch_execute(&format!("UPDATE {newer}.format SET version = 2")).await.expect("a version");
+    admin.batch_execute(&format!("UPDATE {newer}.format SET version = 3")).await.expect("a version");
     let table = [
         (&other, "has tables of another program (`entry`): name another schema"),
         (&both, "has tables of another program (`entry`, `format`, `part`, `value`): name another schema"),
-        (&newer, "has the format 2, and this version reads format 1: use the version of emitree that has changed it"),
+        (&newer, "has the format 3, and this version reads format 2: use the version of emitree that has changed it"),
     ];
     for (schema, problem) in table {
         let count =
@@ -110,7 +110,7 @@ async fn a_store_that_does_not_manage_its_schema_creates_nothing() {
     assert_eq!(admin.query_one(count, &[&schema]).await.expect("a count").get::<_, i64>(0), 0);
     admin.batch_execute(&PostgresStore::schema(&schema, "postgres").expect("SQL")).await.expect("a schema");
     admin.batch_execute(&format!("UPDATE {schema}.format SET version = 0")).await.expect("a version");
-    let cause = format!("its schema `{schema}` has the format 0, and this version needs 1");
+    let cause = format!("its schema `{schema}` has the format 0, and this version needs 2");
     assert_refused(connect(), "cannot be connected to", &cause).await;
 }
 
