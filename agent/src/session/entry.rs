@@ -98,10 +98,16 @@ impl SessionEntry {
         let bytes = found.iter().flat_map(|entry| &entry.parts).map(Bytes::len).sum();
         let snapshot = found.as_ref().map_or(Ok(0), |entry| kept.turns_of_snapshot(entry))?;
         let head = found.map_or_else(|| EntryHead::new(&*id, KIND), |entry| entry.head);
-        let has_posts = head.posts > 0;
+        let (has_posts, is_free) = (head.posts > 0, head.holder.is_none());
         let session = Self::keep(session, kept, head, bytes, snapshot);
-        if let Some(entry) = session.log.entry().filter(|_| has_posts) {
-            entry.take_answers().await?;
+        if let Some(entry) = session.log.entry() {
+            if has_posts {
+                entry.take_answers().await?;
+            }
+            // The process that has answered may have been killed before it has woken the job.
+            if is_free && entry.is_answered() {
+                entry.wake_job().await?;
+            }
         }
         Ok(session)
     }

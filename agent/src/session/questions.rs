@@ -14,6 +14,7 @@ use thiserror::Error;
 use crate::ToolCall;
 use crate::message::arguments::{MAX_NESTING, is_too_deep};
 use crate::session::Session;
+use crate::session::entry::SessionEntry;
 use crate::session::fold::Conversation;
 use crate::session::fold::turn::{Call, Question};
 use crate::session::keys::read_key;
@@ -165,7 +166,9 @@ impl Session {
     /// executed.
     ///
     /// A session with a [store](Self::open) writes the answer there before this function returns, also if another process
-    /// holds the session: that process takes it into the session at most a second later. Without a store, it does not wait.
+    /// holds the session: that process takes it into the session at most a second later. If the agent is in a job that was
+    /// submitted, this [wakes](emitree_middleware::Durable::wake) the job; if it fails then, call it again. Without a store,
+    /// it does not wait.
     ///
     /// # Errors
     ///
@@ -183,20 +186,29 @@ impl Session {
             let taken = self.take_answer_in(&mut self.log.lock(), id, &answer);
             return taken.unwrap_or_else(|| Err(self.unknown(id)));
         };
+        let answered = self.answer_stored(entry, id, &answer).await;
+        // Also if an earlier call was cut off before this.
+        if matches!(answered, Ok(()) | Err(AnswerError::Answered { .. })) {
+            entry.wake_job().await.map_err(|error| AnswerError::NotStored { id: id.to_owned(), error })?;
+        }
+        answered
+    }
+
+    async fn answer_stored(&self, entry: &SessionEntry, id: &str, answer: &Answer) -> Result<(), AnswerError> {
         let not_stored = |error| AnswerError::NotStored { id: id.to_owned(), error };
         entry.catch_up().await.map_err(not_stored)?;
         let mut before = None;
         loop {
-            let key = match self.check_open(id, &answer) {
+            let key = match self.check_open(id, answer) {
                 // It was sent before, and its reply was lost.
-                Err(AnswerError::Answered { first, .. }) if *first == answer => return Ok(()),
+                Err(AnswerError::Answered { first, .. }) if *first == *answer => return Ok(()),
                 key => key?,
             };
             if before.as_ref() == Some(&key) {
                 let problem = "another answer was sent first, and was dropped";
                 return Err(not_stored(StoreError::failed(problem, "the question was not open when it arrived")));
             }
-            let Some(first) = entry.post_answer(&key, id, &answer).await.map_err(not_stored)? else { return Ok(()) };
+            let Some(first) = entry.post_answer(&key, id, answer).await.map_err(not_stored)? else { return Ok(()) };
             if let Some(first) = answer_in(&first) {
                 return Err(AnswerError::Answered { id: id.to_owned(), first: Box::new(first), asked: None });
             }

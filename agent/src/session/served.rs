@@ -4,6 +4,7 @@ use std::mem::take;
 use std::sync::Arc;
 use std::time::Duration;
 
+use emitree_middleware::Durable;
 use emitree_middleware::durable::{Adopted, TakenEntry};
 use emitree_middleware::store::{Claim, EntryHead, EntryStatus, Journal, Revision, StoreError};
 use emitree_runtime::{Error, Interrupt, Result};
@@ -117,6 +118,21 @@ impl SessionEntry {
             Err(StoreError::Conflict { current, .. }) if current != Revision::NONE => Ok(()),
             Err(StoreError::Held { .. }) => Ok(()),
             stored => stored.map(drop),
+        }
+    }
+
+    /// Returns `true` if a run can go on with the session, because its questions have answers.
+    pub(super) fn is_answered(&self) -> bool {
+        let Some(log) = self.log.upgrade() else { return false };
+        let now = Now::of(&log.lock().fold);
+        self.known.lock().status(&now, false) == EntryStatus::Running
+    }
+
+    /// Lets workers go on with the job that has the session in one of its steps: its id is the first part of the key.
+    pub(super) async fn wake_job(&self) -> Result<(), StoreError> {
+        match self.journal.id().split_once('/') {
+            Some((job, _)) => Durable::new(&self.kept.store, job).wake().await,
+            None => Ok(()),
         }
     }
 

@@ -198,6 +198,7 @@ impl Journaled for Job {
             match serde_json::from_slice(&post.body) {
                 Ok(Sent::Answer { id, answer }) => self.state.lock().take_answer(&id, answer),
                 Ok(Sent::Abort { reason }) => self.stop(&reason),
+                Ok(Sent::Wake) => self.state.lock().wake(),
                 Err(error) => {
                     tracing::warn!(%error, "what was sent to the job `{}` cannot be read", self.journal.id());
                 }

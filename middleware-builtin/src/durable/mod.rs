@@ -35,14 +35,14 @@ use serde_json::Value;
 
 use crate::shared::built_in::built_in;
 use crate::shared::own_events::OwnEvents;
-use crate::store::{Lease, Store};
+use crate::store::{EntryHead, EntryStatus, Lease, Store, StoreError};
 
 pub use events::{Answered, Unused};
 pub use submit::Submitted;
 pub use taken::{Adopted, TakenEntry};
 pub use worker::{RunningWorker, Worker};
 
-use job::{Job, open};
+use job::{Job, KIND, open};
 use job_layer::{JobLayer, JobRun};
 use record::Sent;
 use scope::StopLayer;
@@ -276,7 +276,8 @@ impl Durable {
         self
     }
 
-    /// Returns the questions that the job waits for, with their deadlines. Those of an agent in it are answered with its session.
+    /// Returns the questions that the job waits for, with their deadlines. Those of an agent in it are answered with its
+    /// session, which [wakes](Self::wake) the job.
     ///
     /// # Errors
     ///
@@ -312,6 +313,29 @@ impl Durable {
         // The time tells this answer from an equal one of another caller.
         answer.at.get_or_insert_with(SystemTime::now);
         self.open().await?.post_answer(id, &answer).await
+    }
+
+    /// Lets the workers of a job that was [submitted](Self::submit) run it again, although it waits for an answer: for code
+    /// that keeps its own questions, such as the session of an agent in the job. Does nothing if it does not wait, or if
+    /// there is no such job.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of the store.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the job may be run again.
+    pub async fn wake(&self) -> Result<(), StoreError> {
+        let head = self.store.load(&self.id).await?.map(|entry| entry.head);
+        let waits = head.is_some_and(|EntryHead { kind, queue, status, .. }| {
+            kind == KIND && queue.is_some() && matches!(status, EntryStatus::Running | EntryStatus::Waiting)
+        });
+        if waits {
+            let wake = Sent::Wake.to_post().map_err(|error| StoreError::failed("a job is not woken", error))?;
+            self.store.post(&self.id, &wake).await?;
+        }
+        Ok(())
     }
 
     /// Stops the job: aborts its run, in whichever process it is under way. It is paused then. A job that waits, for a worker

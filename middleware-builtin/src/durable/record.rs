@@ -92,12 +92,19 @@ impl Record {
     }
 }
 
-/// An answer or an abort that another process sends to the one that works on the job.
+/// A message of another process to the one that works on the job.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum Sent {
-    Answer { id: String, answer: Answer },
-    Abort { reason: String },
+    Answer {
+        id: String,
+        answer: Answer,
+    },
+    Abort {
+        reason: String,
+    },
+    /// The job may go on: its wait may be over.
+    Wake,
 }
 
 impl Sent {

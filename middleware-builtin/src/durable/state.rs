@@ -64,6 +64,8 @@ pub(super) struct Start {
     has_ended: bool,
     /// `true` if workers go on with the job after some time, because it has failed.
     comes_back: bool,
+    /// `true` if somebody has woken the job meanwhile.
+    is_woken: bool,
     /// The reason with which somebody has stopped the job.
     pub(super) stops_with: Option<String>,
 }
@@ -310,6 +312,9 @@ impl JobState {
                 self.note_stop(error)?;
                 let last = error.interrupt().filter(|last| is_question(last));
                 asked.extend(last.filter(|last| asked.iter().all(|question| question.id != last.id)).cloned());
+                if self.start.is_woken && self.status == EntryStatus::Waiting {
+                    self.status = self.idle();
+                }
                 self.ask(asked)
             }
         }
@@ -439,6 +444,15 @@ impl JobState {
         };
         if let Err(error) = kept {
             tracing::warn!(question = id, %error, "an answer to a job is dropped");
+        }
+    }
+
+    /// Lets a job that waits for an answer go on: what it waits for may have happened elsewhere.
+    pub(super) fn wake(&mut self) {
+        match self.listed_status() {
+            EntryStatus::Running => self.start.is_woken = true,
+            EntryStatus::Waiting => (self.status, self.gets_on) = (self.idle(), true),
+            _ => {}
         }
     }
 

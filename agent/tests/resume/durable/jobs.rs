@@ -7,6 +7,7 @@ use std::time::Duration;
 use emitree_agent::Session;
 use emitree_middleware::Durable;
 use emitree_middleware::approval::Decision;
+use emitree_middleware::durable::Worker;
 use emitree_middleware::store::{Append, EntryHead, EntryStatus, Filter, Lease, MemoryStore, Store, StoreError};
 use emitree_runtime::{BoxRunnable, Result, RunContext, Runnable, runnable_fn};
 
@@ -141,5 +142,60 @@ async fn an_agent_that_is_made_a_job_is_an_error_before_its_start() -> Result<()
     assert!(error.contains("`.session(&Session::open(&store, id).await?)`"), "{error}");
     assert!(starts.lines().is_empty() && log.lines().is_empty());
     assert!(store.list(&Filter::of([])).await?.is_empty());
+    Ok(())
+}
+
+/// An agent in a step of a job, which asks before it pays.
+fn asking_job(log: &Log) -> Result<BoxRunnable<String, String>> {
+    let agent = asks_first(log)?;
+    Ok(BoxRunnable::new(runnable_fn("job", move |question: String, _: RunContext| {
+        let agent = agent.clone();
+        async move { Ok(agent.ask(question).key("ask").await?.text()) }
+    })))
+}
+
+/// Answers the questions of the agent, in the order in which they are listed.
+async fn approve_all(process: &Process) -> Result<()> {
+    let session = Session::open(process, "import-7/ask").await?;
+    for question in session.questions() {
+        session.answer(&question.id, Decision::Approve).await?;
+    }
+    Ok(())
+}
+
+/// F2, F4
+#[tokio::test(start_paused = true)]
+async fn an_answer_to_the_agent_in_a_submitted_job_makes_the_job_due_also_if_its_process_is_killed() -> Result<()> {
+    let mut kills = 0;
+    for number in 0.. {
+        let mut is_over = true;
+        for kill in [Kill::Before(number), Kill::After(number)] {
+            let (store, log) = (MemoryStore::new(), Log::default());
+            let job = Durable::new(&Process::of(&store), "import-7");
+            job.submit("import", "Pay.").await?;
+            let worker = Worker::new(&Process::of(&store)).serve("import", asking_job(&log)?).start().await?;
+            while job.questions().await?.is_empty() {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            let process = Process::killed_beside(&store, kill);
+            let is_killed = tokio::select! {
+                answered = approve_all(&process) => {
+                    answered?;
+                    false
+                }
+                () = process.killed() => true,
+            };
+            (is_over, kills) = (is_over && !is_killed, kills + usize::from(is_killed));
+            // The next process that opens the session wakes the job, also if no question is left.
+            approve_all(&Process::of(&store)).await?;
+            assert_eq!(job.ended::<String>().await?, "Done.", "{kill:?}");
+            assert_eq!(log.lines(), ["Ada", "Bob"], "{kill:?}");
+            worker.shutdown(Duration::ZERO).await;
+        }
+        if is_over {
+            break;
+        }
+    }
+    assert!(kills >= 6, "{kills}");
     Ok(())
 }
