@@ -5,6 +5,7 @@ mod durable;
 mod frozen;
 mod gone;
 mod in_turn;
+mod interleavings;
 mod journal;
 mod kill;
 mod memory;
