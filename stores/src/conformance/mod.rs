@@ -1,6 +1,7 @@
 //! Tests of the contract of stores (S1 to S5, F1 to F5).
 
 mod changes;
+mod lease_races;
 mod lists;
 mod post_races;
 mod posts;
@@ -56,11 +57,12 @@ const CASES: &[(&str, Case)] = cases![
     posts::an_entry_whose_lease_is_over_is_due_for_its_posts,
     post_races::no_release_misses_a_post,
     post_races::posts_of_8_senders_are_taken_once_by_3_workers,
+    lease_races::as_a_lease_ends_it_is_renewed_or_the_entry_is_taken,
 ];
 
 /// Tests that a store keeps the contract of [`Store`]: conflicts, repeated and dropped appends, limits, pages of 3,000
-/// entries, 50 tasks that change one entry, leases, 8 workers that take entries, posts, and 300 releases that race
-/// against posts.
+/// entries, 50 tasks that change one entry, leases, 8 workers that take entries, posts, 300 releases that race
+/// against posts, and 100 leases that end while they are renewed.
 ///
 /// `make` returns an empty store, and is called once for each case. Call the function in a tokio runtime with a clock
 /// and several threads, so that the tasks race.

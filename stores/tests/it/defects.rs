@@ -61,6 +61,7 @@ enum Defect {
     KeepsPostsOfRemovedEntries,
     WakesNobody,
     MissesPostsOfARace,
+    RenewsInTwoSteps,
 }
 
 /// A store with one defect.
@@ -140,6 +141,26 @@ impl Defective {
         Ok(revision)
     }
 
+    /// Checks the holder and the revision, and then holds the entry, also if it was taken in between.
+    async fn renew_in_two_steps(&self, append: &Append) -> Result<Revision, StoreError> {
+        let id = &append.head.id;
+        let head = async || self.inner.load(id).await.map(|entry| entry.map(|entry| entry.head));
+        let mut late = append.clone();
+        if let Some(found) = head().await?
+            && found.revision == append.head.revision
+            && found.holder.is_none_or(|holder| holder.by == append.by)
+        {
+            for _ in 0..50 {
+                tokio::task::yield_now().await;
+            }
+            if let Some(found) = head().await? {
+                late.head.revision = found.revision;
+                late.by = found.holder.map_or(late.by, |holder| holder.by);
+            }
+        }
+        self.inner.append(&late).await
+    }
+
     fn changed_post(&self, post: &Post) -> Post {
         let mut post = post.clone();
         match self.defect {
@@ -215,6 +236,9 @@ impl Store for Defective {
                     self.inner.append(&half).await?;
                     tokio::task::yield_now().await;
                 }
+            }
+            if self.has(Defect::RenewsInTwoSteps) && append.lease.is_some() {
+                return self.renew_in_two_steps(append).await;
             }
             self.append_and_more(append).await
         })
@@ -370,6 +394,7 @@ fn a_store_with_a_defect_does_not_conform() {
         (D::KeepsPostsOfRemovedEntries, "the posts that wait in `a`"),
         (D::WakesNobody, "right: [\"b\"]"),
         (D::MissesPostsOfARace, "releases that left posts of which no worker is told"),
+        (D::RenewsInTwoSteps, "of a renewal and a take one wins round"),
     ];
     for (defect, expected) in table {
         let message = panic_of(defect).unwrap_or_else(|| panic!("nothing noticed {defect:?}"));

@@ -10,6 +10,7 @@ use futures_util::future::join_all;
 
 use self::server::{admin, connect, database, database_of, new_name, pool, shared, store, with_user};
 use super::in_turn::InTurn;
+use super::repeats;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_store_on_a_server_keeps_the_contract() {
@@ -36,8 +37,8 @@ async fn a_store_behind_pgbouncer_in_transaction_mode_keeps_the_contract() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_store_keeps_the_contract_under_each_isolation_level() {
     let Some(url) = shared() else { return };
-    // In the long form, more than 1,000 releases race against posts.
-    let times = if std::env::var_os("EMITREE_LONG").is_some() { 4 } else { 1 };
+    // In the long form, more than 1,000 releases race against posts, and more than 1,000 renewals against takes.
+    let times = repeats(4);
     let levels = ["read uncommitted", "read committed", "repeatable read", "serializable"];
     let keeps_the_contract = levels.map(async |level| {
         // The order of texts is not that of bytes.

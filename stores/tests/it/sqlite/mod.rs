@@ -12,6 +12,7 @@ use futures_util::future::{FutureExt, try_join_all};
 use tempfile::TempDir;
 
 use super::in_turn::InTurn;
+use super::repeats;
 
 async fn open(path: impl AsRef<Path>) -> SqliteStore {
     SqliteStore::open(path).await.expect("a store")
@@ -32,17 +33,22 @@ fn new_path(folder: &TempDir) -> std::path::PathBuf {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_store_in_a_file_keeps_the_contract() {
     let folder = tempfile::tempdir().expect("a folder");
-    conformance(async || open(new_path(&folder)).await).await;
+    // In the long form, 1,000 leases end while they are renewed, half of them in the test below.
+    for _ in 0..repeats(5) {
+        conformance(async || open(new_path(&folder)).await).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn two_connections_to_one_file_keep_the_contract_together() {
     let folder = tempfile::tempdir().expect("a folder");
-    conformance(async || {
-        let path = new_path(&folder);
-        InTurn::new([open(&path).await, open(&path).await])
-    })
-    .await;
+    for _ in 0..repeats(5) {
+        conformance(async || {
+            let path = new_path(&folder);
+            InTurn::new([open(&path).await, open(&path).await])
+        })
+        .await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
