@@ -35,7 +35,7 @@ async fn until_parts(other: &PostgresStore, id: &str, parts: usize) {
 }
 
 /// Returns another store in the same schema.
-async fn beside(url: &str, store: &PostgresStore) -> PostgresStore {
+pub(super) async fn beside(url: &str, store: &PostgresStore) -> PostgresStore {
     PostgresStore::connect(url).schema(schema_of(store)).await.expect("a store")
 }
 

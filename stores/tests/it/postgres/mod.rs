@@ -1,6 +1,7 @@
 //! The store on a PostgreSQL server (S1 to S5, F8). Without a server, the tests say that they are skipped.
 
 mod faults;
+mod lost_replies;
 mod proxy;
 mod refused;
 pub(crate) mod server;
