@@ -6,6 +6,7 @@ mod jobs;
 mod keeping;
 mod left;
 mod once;
+mod peers;
 mod posts;
 #[path = "../../../tests/support/process.rs"]
 pub(crate) mod process;
