@@ -16,6 +16,7 @@ use std::sync::{Arc, LazyLock, OnceLock};
 use emitree_runtime::{Result, RunContext, RunKey};
 use futures_util::future::AbortHandle;
 use parking_lot::{Mutex, MutexGuard};
+use uuid::Uuid;
 
 use crate::Message;
 use crate::place::state::Slices;
@@ -349,6 +350,30 @@ impl LogState {
             _ = self.push(&view, input);
         }
         self.fold.inbox.len() > known
+    }
+
+    /// Puts inputs that were posted before the others that the store does not have, which this process has sent later.
+    /// `posted` has the ids of the posts, in their order, and keeps those of inputs that the store does not have.
+    pub(super) fn put_first(&mut self, root: &Arc<View>, posted: &mut Vec<Uuid>) {
+        let is_used = !self.runs().is_empty();
+        let Some(queue) = &mut self.queue else { return };
+        let id = |line: &Line| match line.record {
+            Record::Sent { id, .. } if line.session.is_none() => Some(id),
+            _ => None,
+        };
+        posted.retain(|post| queue.iter().any(|line| id(line) == Some(*post)));
+        // A run that is under way may know the numbers of its inputs.
+        if is_used || posted.is_empty() {
+            return;
+        }
+        // No later record has the number of an input behind this one.
+        let from = queue.iter().rposition(|line| matches!(line.record, Record::Taken { .. })).map_or(0, |at| at + 1);
+        let mut inputs: Vec<_> = queue.extract_if(from.., |line| id(line).is_some()).collect();
+        let ids: Vec<_> = inputs.iter().filter_map(id).collect();
+        self.fold.inbox.retain(|waiting| !ids.contains(&waiting.id));
+        self.fold.sent -= ids.len() as u64;
+        inputs.sort_by_key(|line| posted.iter().position(|post| id(line) == Some(*post)).unwrap_or(posted.len()));
+        self.push_again(root, inputs);
     }
 
     /// Returns the session that a line is about.

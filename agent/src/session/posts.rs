@@ -4,6 +4,7 @@
 //! have the ids of their records, so a session gets each of them once, whichever way it comes.
 
 use std::future::IntoFuture;
+use std::mem::take;
 use std::sync::Arc;
 
 use emitree_emitter::new_id;
@@ -130,6 +131,15 @@ impl SessionEntry {
 
     /// Takes over what was sent. Returns the number of posts that are done with: no more inputs fit into a full inbox.
     pub(super) fn take_posts(&self, log: &Arc<Log>, posts: &[Post]) -> usize {
+        let taken = self.take_each(log, posts);
+        let mut posted = take(&mut self.known.lock().posted);
+        posted.extend(posts[..taken].iter().map(|post| post.id));
+        log.lock().put_first(log.root(), &mut posted);
+        self.known.lock().posted = posted;
+        taken
+    }
+
+    fn take_each(&self, log: &Arc<Log>, posts: &[Post]) -> usize {
         for (n, post) in posts.iter().enumerate() {
             let sent = serde_json::from_slice(&post.body);
             if sent.as_ref().is_ok_and(|sent| self.has_to_wait(log, sent)) {

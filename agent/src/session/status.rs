@@ -4,6 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use emitree_middleware::store::{EntryHead, EntryStatus, OpenQuestion, Rest, Revision};
 use serde_json::{Map, Value};
+use uuid::Uuid;
 
 use crate::Role;
 use crate::session::fold::Conversation;
@@ -15,6 +16,8 @@ use crate::session::record::Line;
 pub(super) struct Known {
     /// The inputs that were handed over last, and the revision at which they were: they are stored if it has moved.
     pub(super) handed: (Vec<Line>, Revision),
+    /// The ids of inputs that were posted, in this order, as far as the store has them only as posts.
+    pub(super) posted: Vec<Uuid>,
     pub(super) listed: Listed,
     /// The status once no run uses the session.
     pub(super) ended: EntryStatus,
@@ -101,6 +104,7 @@ impl Known {
     pub(super) fn new(head: &EntryHead, snapshot: u64) -> Self {
         Self {
             handed: (Vec::new(), head.revision),
+            posted: Vec::new(),
             listed: Listed::of(head),
             // A session that no run has begun to use has nothing to go on with.
             ended: if head.revision == Revision::NONE { EntryStatus::Ended } else { head.status },

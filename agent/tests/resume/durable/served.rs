@@ -228,6 +228,32 @@ async fn a_worker_that_stops_hands_its_sessions_over() -> Result<()> {
     Ok(())
 }
 
+/// F4
+#[tokio::test(start_paused = true)]
+async fn a_message_that_is_sent_behind_a_submission_comes_behind_it_in_the_history() -> Result<()> {
+    let (store, log) = (MemoryStore::new(), Log::default());
+    let session = Session::open(&Process::of(&store), ID).await?;
+    session.submit("support", "One.").await?;
+    session.follow_up("Two.")?;
+    session.saved().await?;
+    // Another process reads both, and has sent neither.
+    let theirs = Session::open(&Process::of(&store), ID).await?;
+    session.submit("support", "Three.").await?;
+    // It has taken the third one over, and the store has it only as a post.
+    theirs.refresh().await?;
+    session.submit("support", "Four.").await?;
+    theirs.follow_up("Five.")?;
+    theirs.follow_up("Six.")?;
+    theirs.saved().await?;
+    let worker = serve(&store, agent(&log)?).await?;
+    until(&store, EntryStatus::Ended).await?;
+    session.refresh().await?;
+    let texts: Vec<_> = texts(&session).into_iter().step_by(2).collect();
+    assert_eq!(texts, ["One.", "Two.", "Three.", "Four.", "Five.", "Six."]);
+    worker.shutdown(END).await;
+    Ok(())
+}
+
 /// F7
 #[tokio::test(start_paused = true)]
 async fn an_abort_pauses_a_session_that_waits_and_a_message_lets_it_go_on() -> Result<()> {
