@@ -1,10 +1,12 @@
-//! The answers to the questions of jobs.
+//! The answers to the questions of jobs and of sessions.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use emitree::Result;
+use emitree::agent::{AnswerError, Session};
 use emitree::context::Answer;
 use emitree::middleware::Durable;
+use emitree::middleware::approval::Decision as Approval;
 use emitree::middleware::durable::AlreadyAnswered;
 use emitree::middleware::store::StoreError;
 use serde_json::{Value, json};
@@ -14,6 +16,8 @@ use crate::effects::{Deed, Effects};
 use crate::jobs::charged;
 use crate::processes::Gone;
 
+/// The authors of the answers to a question.
+pub(crate) const AUTHORS: [&str; 2] = ["Ada", "Bob"];
 /// How long an answer waits that could not be stored.
 const AGAIN: Duration = Duration::from_millis(50);
 /// The output that a person gives a step that may have had effects.
@@ -58,6 +62,8 @@ pub(crate) enum Told {
     Accepted,
     /// Another author was first.
     First(Option<String>),
+    /// There is no such question any more.
+    Gone,
 }
 
 /// Gives an answer, and repeats it until it is known whether it is stored.
@@ -81,4 +87,34 @@ pub(crate) async fn answer(job: &Durable, question: &str, value: Value, author: 
         }
         sleep(AGAIN).await;
     }
+}
+
+/// Gives an answer to the question of a call, and repeats it until it is known whether it is stored.
+pub(crate) async fn answer_call(session: &Session, question: &str, decision: Approval, author: &str) -> Result<Told> {
+    let mut answer = Answer::from(decision).by(author);
+    // The session recognizes an answer that is repeated.
+    answer.at = Some(SystemTime::now());
+    loop {
+        match session.answer(question, answer.clone()).await {
+            Ok(()) => return Ok(Told::Accepted),
+            Err(AnswerError::Answered { first, .. }) => return Ok(Told::First(first.by.clone())),
+            Err(AnswerError::Unknown { .. }) => return Ok(Told::Gone),
+            Err(AnswerError::NotStored {
+                error: StoreError::Held { .. } | StoreError::Conflict { .. } | StoreError::Lost { .. },
+                ..
+            }) => sleep(AGAIN).await,
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Returns the author whose answer was accepted. It is an error if there is not exactly one, or if the other author was
+/// told something else.
+pub(crate) fn accepted(told: &[Told]) -> std::result::Result<&'static str, String> {
+    let accepted: Vec<_> = AUTHORS.iter().zip(told).filter(|(_, told)| **told == Told::Accepted).collect();
+    let [(first, _)] = *accepted else { return Err(format!("the authors {AUTHORS:?} were told {told:?}")) };
+    if told.iter().any(|told| matches!(told, Told::First(by) if by.as_deref() != Some(*first))) {
+        return Err(format!("{first} was first, and the authors {AUTHORS:?} were told {told:?}"));
+    }
+    Ok(first)
 }

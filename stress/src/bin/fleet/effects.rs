@@ -10,9 +10,9 @@ use std::process;
 pub(crate) enum Deed {
     /// It has called the function of a job.
     Run,
-    /// It has called the function of a plain step, whose effect comes a little later.
+    /// It has called the function of a plain step, or of a tool, whose effect comes a little later.
     Call,
-    /// The effect of a plain step.
+    /// The effect of a plain step, or of a call.
     Charge,
     /// The effect of an idempotent step.
     Note,
@@ -30,6 +30,7 @@ impl Deed {
 /// A line of the file.
 pub(crate) struct Line {
     pub(crate) deed: Deed,
+    /// The id of a job, or the text of a message.
     pub(crate) job: String,
     /// The number of the process.
     pub(crate) process: u32,

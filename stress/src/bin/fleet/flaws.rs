@@ -7,7 +7,7 @@ pub(crate) struct Flaw {
     flawed: &'static str,
 }
 
-const FLAWS: [Flaw; 7] = [
+const FLAWS: [Flaw; 9] = [
     // A process that has lost its claim still appends.
     Flaw {
         name: "fence",
@@ -38,6 +38,18 @@ const FLAWS: [Flaw; 7] = [
     },
     // The attempts of workers are not counted.
     Flaw { name: "attempts", sound: "attempts = e.attempts + 1", flawed: "attempts = 1" },
+    // An append takes posts that its author has not read.
+    Flaw {
+        name: "posts",
+        sound: r#"IF cardinality(takes) > 0 THEN
+                UPDATE "emitree".post AS p SET body = NULL
+                    WHERE p.entry = changed.number AND p.id = ANY (takes) AND p.body IS NOT NULL;"#,
+        flawed: r#"IF changed.posts > 0 THEN
+                UPDATE "emitree".post AS p SET body = NULL
+                    WHERE p.entry = changed.number AND p.body IS NOT NULL;"#,
+    },
+    // The posts of an entry have no order.
+    Flaw { name: "order", sound: "WHERE e.id = of_id ORDER BY p.number", flawed: "WHERE e.id = of_id ORDER BY p.crc" },
     // A change is acknowledged before it is on the disk.
     Flaw { name: "disk", sound: "IF current_setting('synchronous_commit') = 'off'", flawed: "IF false" },
 ];

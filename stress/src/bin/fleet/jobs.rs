@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use emitree::error::Interrupt;
-use emitree::{RunContext, Runnable, runnable_fn};
+use emitree::{Result, RunContext, Runnable, runnable_fn};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::time::sleep;
@@ -50,7 +50,7 @@ pub(crate) struct Done {
     pub(crate) approved_by: Option<String>,
 }
 
-/// Returns the output of the plain step of a job.
+/// Returns the output of the plain step of a job, or of the call for a message.
 pub(crate) fn charged(id: &str) -> String {
     format!("charged {id}")
 }
@@ -79,19 +79,22 @@ pub(crate) fn orders(jobs: usize, random: &mut fastrand::Rng) -> Vec<Order> {
         .collect()
 }
 
+/// Has the effect of a plain step, or of a call, and returns its output.
+pub(crate) async fn charge(effects: &Effects, id: &str) -> Result<String> {
+    effects.add(Deed::Call, id)?;
+    sleep(WORK).await;
+    effects.add(Deed::Charge, id)?;
+    sleep(WORK).await;
+    Ok(charged(id))
+}
+
 pub(crate) fn job(folder: &Path) -> impl Runnable<Input = Order, Output = Done> + 'static {
     let effects = Effects::new(folder);
-    let charge = Arc::new(runnable_fn("charge", {
+    let charges = Arc::new(runnable_fn("charge", {
         let effects = effects.clone();
         move |id: String, _: RunContext| {
             let effects = effects.clone();
-            async move {
-                effects.add(Deed::Call, &id)?;
-                sleep(WORK).await;
-                effects.add(Deed::Charge, &id)?;
-                sleep(WORK).await;
-                Ok(charged(&id))
-            }
+            async move { charge(&effects, &id).await }
         }
     }));
     let note = Arc::new(runnable_fn("note", {
@@ -107,14 +110,14 @@ pub(crate) fn job(folder: &Path) -> impl Runnable<Input = Order, Output = Done> 
         }
     }));
     runnable_fn("job", move |order: Order, ctx: RunContext| {
-        let (effects, charge, note) = (effects.clone(), Arc::clone(&charge), Arc::clone(&note));
+        let (effects, charges, note) = (effects.clone(), Arc::clone(&charges), Arc::clone(&note));
         async move {
             effects.add(Deed::Run, &order.id)?;
             if order.kind == Kind::Poison {
                 sleep(POISON).await;
                 process::abort();
             }
-            let charge = charge.run(order.id.clone()).key("charge").await?;
+            let charge = charges.run(order.id.clone()).key("charge").await?;
             ctx.sleep("embargo", Duration::from_millis(order.sleep)).await?;
             let note = note.run((order.id.clone(), order.note)).key("note").idempotent().await?;
             let approved_by = match order.kind {

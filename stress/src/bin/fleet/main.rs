@@ -1,5 +1,5 @@
-//! Kills and stops workers in a bad network, stops their server, and checks that each job ends once and no effect is
-//! repeated or lost.
+//! Kills and stops workers in a bad network, stops their server, and checks that each job ends once, that each session
+//! gets each message once, and that no effect is repeated or lost.
 //!
 //! ```text
 //! cargo run -p emitree-stress --release --bin fleet -- --seed 1
@@ -11,14 +11,21 @@
 //! plain step, a sleep, and an idempotent step; some ask a question. An effect of a step is a line in a file, which is
 //! on the disk before the step ends. Each job is submitted twice at once.
 //!
+//! The same workers go on with sessions, one for each four jobs. Two senders send messages to each session: one
+//! submits them, each twice at once, and sends follow-ups; the other one steers. The agent has a model without a
+//! network, which calls a tool for each message. The effect of a call is such a line too. One call of each session
+//! needs an approval.
+//!
 //! Meanwhile random workers get SIGKILL, SIGSTOP and later SIGCONT, or are shut down. Each process has a proxy before the
 //! server, which closes connections, or swallows requests, replies or both. The server stops as after a crash. A few jobs
-//! abort their process whenever they run. This program answers the questions: those of jobs twice at once, and those
-//! about a step that had begun as a careful person would.
+//! abort their process whenever they run. This program answers the questions: those of jobs and of agents twice at
+//! once, and those about a step that had begun as a careful person would.
 //!
 //! At the end each job has the right output, and its effects are there once; each submission and each answer was
 //! accepted once; exactly the jobs that abort their processes wait for a person; and jobs that are submitted after all
-//! this are started once. If not, the program lists what is wrong, and fails.
+//! this are started once. The history of each session is valid, and has each message once, in the order of its sender,
+//! with one call: the call had its effect once, or a person has rejected it, or the model was told that its effect is
+//! unknown. If not, the program lists what is wrong, and fails.
 //!
 //! With `--flaw NAME`, the SQL functions of the store have a flaw, which the check has to notice. A wrong name lists all
 //! flaws. `--lease MS` sets the lease of the workers, by default one second.
@@ -32,13 +39,17 @@ mod effects;
 mod flaws;
 #[path = "../../../../examples/shared/help.rs"]
 mod help;
+mod histories;
 mod jobs;
 mod parent;
 mod processes;
 #[path = "../../../../stores/tests/it/postgres/proxy.rs"]
 #[expect(dead_code, reason = "tests of the store also rewrite replies, and count connections")]
 mod proxy;
+mod senders;
 mod server;
+mod sessions;
+mod work;
 mod worker;
 
 use std::error::Error;

@@ -1,4 +1,5 @@
-//! The parent: it submits the jobs, disturbs the workers, answers the questions, and checks what has become of all this.
+//! The parent: it submits the jobs and the sessions, disturbs the workers, answers the questions, and checks what has
+//! become of all this.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
@@ -19,24 +20,26 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::Options;
-use crate::answers::{Decision, Told, answer, decide};
-use crate::check::{ATTEMPTS, Ended, check};
+use crate::answers::{AUTHORS, Decision, Told, accepted, answer, decide};
+use crate::check::ATTEMPTS;
 use crate::disturb::{Counts, Disturber};
 use crate::effects::Effects;
-use crate::jobs::{APPROVE, Done, Kind, Order, QUEUE, orders};
+use crate::histories::Called;
+use crate::jobs::{APPROVE, Done, Order, QUEUE};
 use crate::processes::{Gone, Place, Start, log};
 use crate::proxy::Proxy;
 use crate::server::Server;
+use crate::work::{Outcome, Work};
 use crate::worker::connect;
 
 /// How often the jobs are listed.
 const LOOK: Duration = Duration::from_millis(200);
 /// The number of leases after which a fleet that does not get on has failed.
 const STALLED: u32 = 30;
-/// The authors of the answers to a question.
-const AUTHORS: [&str; 2] = ["Ada", "Bob"];
 const BEGAN: &str = "durable.began";
-const STUCK: &str = "worker.stuck";
+pub(crate) const STUCK: &str = "worker.stuck";
+/// The kind of the entries of sessions.
+const SESSION: &str = "session";
 
 /// The parent's notes about the jobs.
 #[derive(Default)]
@@ -45,40 +48,42 @@ pub(crate) struct Notes {
     pub(crate) faults: Vec<String>,
     /// The decisions about plain steps, by the ids of their jobs.
     pub(crate) decisions: BTreeMap<String, Decision>,
-    /// The authors whose answers were accepted, by the ids of jobs.
+    /// The authors whose answers were accepted, by the ids of jobs and the texts of messages.
     pub(crate) approved: BTreeMap<String, String>,
     /// The jobs that wait because their processes were gone again and again.
     pub(crate) stuck: BTreeSet<String>,
     /// The numbers of the processes that were told to end, and gave their jobs back.
     pub(crate) shut_down: BTreeSet<u32>,
     /// The number of answers that were given.
-    answers: usize,
+    pub(crate) answers: usize,
+    /// The results of the calls of sessions.
+    pub(crate) results: Vec<Called>,
 }
 
 /// A client of the store that submits and answers, by a network that fails, and one that looks, by a sound one.
-struct Parent {
-    stores: [PostgresStore; 2],
-    sound: PostgresStore,
-    lease: Duration,
+pub(crate) struct Parent {
+    pub(crate) stores: [PostgresStore; 2],
+    pub(crate) sound: PostgresStore,
+    pub(crate) lease: Duration,
     effects: Effects,
     gone: Gone,
-    random: Mutex<fastrand::Rng>,
-    notes: Mutex<Notes>,
-    /// The number of jobs that have ended.
+    pub(crate) random: Mutex<fastrand::Rng>,
+    pub(crate) notes: Mutex<Notes>,
+    /// The number of jobs and sessions that have ended.
     ended: Arc<AtomicUsize>,
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Parent {
-    fn fault(&self, text: String) {
+    pub(crate) fn fault(&self, text: String) {
         locked(&self.notes).faults.push(text);
     }
 
     /// Submits a job twice at once (F3).
-    async fn submit(self: Arc<Self>, order: Order) {
+    pub(crate) async fn submit(self: Arc<Self>, order: Order) {
         let submitted = self.stores.each_ref().map(|store| {
             let (job, order) = (Durable::new(store, &*order.id), order.clone());
             tokio::spawn(async move { job.submit(QUEUE, &order).await })
@@ -128,14 +133,8 @@ impl Parent {
         let jobs = self.stores.each_ref().map(|store| Durable::new(store, id));
         let answers = jobs.iter().zip(AUTHORS).map(|(job, author)| answer(job, question, json!(author), author));
         let told = try_join_all(answers).await?;
-        let accepted: Vec<_> = AUTHORS.iter().zip(&told).filter(|(_, told)| **told == Told::Accepted).collect();
-        let [(first, _)] = *accepted else {
-            return Err(format!("the authors {AUTHORS:?} were told {told:?}").into());
-        };
-        if told.iter().any(|told| matches!(told, Told::First(by) if by.as_deref() != Some(*first))) {
-            return Err(format!("{first} was first, and the authors {AUTHORS:?} were told {told:?}").into());
-        }
-        let before = locked(&self.notes).approved.insert(id.to_owned(), (*first).to_owned());
+        let first = accepted(&told)?;
+        let before = locked(&self.notes).approved.insert(id.to_owned(), first.to_owned());
         match before {
             Some(before) => Err(format!("{before} and {first} have answered").into()),
             None => Ok(()),
@@ -154,19 +153,23 @@ impl Parent {
         let store = &self.stores[locked(&self.random).usize(..2)];
         match answer(&Durable::new(store, id), question, value, AUTHORS[0]).await? {
             Told::Accepted => Ok(()),
-            Told::First(by) => Err(format!("{by:?} was first, and nobody else has answered").into()),
+            told => Err(format!("nobody else has answered, and the author was told {told:?}").into()),
         }
     }
 
-    /// Answers and waits until jobs have ended, or wait for ever. Returns `false` if something is wrong.
-    async fn watch(self: &Arc<Self>, jobs: &[Order], submitting: &mut JoinSet<()>) -> Result<bool, Box<dyn Error>> {
+    /// Answers and waits until jobs and sessions have ended, or wait for ever. Returns `false` if something is wrong.
+    async fn watch(
+        self: &Arc<Self>,
+        ids: &BTreeSet<String>,
+        submitting: &mut JoinSet<()>,
+    ) -> Result<bool, Box<dyn Error>> {
         let mut answering = JoinSet::new();
         let mut asked = BTreeSet::new();
         let mut last = (Instant::now(), Vec::new());
         loop {
             while submitting.try_join_next().or_else(|| answering.try_join_next()).transpose()?.is_some() {}
             let is_submitted = submitting.is_empty();
-            let statuses = Filter::unfinished().statuses.into_iter().chain([EntryStatus::Failed]);
+            let statuses = Filter::unfinished().statuses.into_iter().chain([EntryStatus::Failed, EntryStatus::Ended]);
             let heads = self.sound.list(&Filter::of(statuses)).await?;
             for head in &heads {
                 if matches!(head.status, EntryStatus::Failed | EntryStatus::Paused) {
@@ -174,15 +177,23 @@ impl Parent {
                 }
                 for question in &head.questions {
                     if head.status == EntryStatus::Waiting && asked.insert((head.id.clone(), question.id.clone())) {
-                        answering.spawn(Arc::clone(self).answer(head.id.clone()));
+                        let (parent, id) = (Arc::clone(self), head.id.clone());
+                        if head.kind == SESSION {
+                            answering.spawn(parent.answer_session(id));
+                        } else {
+                            answering.spawn(parent.answer(id));
+                        }
                     }
                 }
             }
-            let of = |head: &&EntryHead| jobs.iter().any(|job| job.id == head.id);
+            // A message that has just come has not changed the status yet.
+            let is_over =
+                |head: &EntryHead| head.status == EntryStatus::Ended && head.holder.is_none() && head.posts == 0;
+            let of = |head: &&EntryHead| ids.contains(&head.id) && !is_over(head);
             let left: Vec<_> =
                 heads.iter().filter(of).filter(|head| !locked(&self.notes).stuck.contains(&head.id)).collect();
             let state = (left.len(), answering.len(), submitting.len(), locked(&self.notes).answers);
-            self.ended.store(jobs.len().saturating_sub(left.len() + submitting.len()), Ordering::Relaxed);
+            self.ended.store(ids.len().saturating_sub(left.len() + submitting.len()), Ordering::Relaxed);
             if !locked(&self.notes).faults.is_empty() {
                 return Ok(false);
             }
@@ -200,33 +211,29 @@ impl Parent {
         }
     }
 
-    /// Describes a job that has stopped.
+    /// Describes a job or a session that has stopped.
     async fn stopped(&self, head: &EntryHead) -> String {
+        if head.kind == SESSION {
+            return format!("{} is {}", head.id, head.status.as_str());
+        }
         let job = Durable::new(&self.sound, &*head.id);
         let error = timeout(self.lease, job.ended::<Done>()).await;
         let error = error.map(|ended| ended.map_err(|error| error.explain().to_string()));
         format!("{} is {}: {error:?}", head.id, head.status.as_str())
     }
 
-    /// Returns the ends of jobs. Those that are stuck are given up.
-    async fn ends(&self, jobs: &[Order]) -> Result<BTreeMap<String, Ended>, Box<dyn Error>> {
+    /// Returns the ends of jobs and the histories of sessions. Jobs that are stuck are given up.
+    async fn outcome(&self, work: &Work) -> Result<Outcome, Box<dyn Error>> {
         let mut ends = BTreeMap::new();
-        for Order { id, .. } in jobs {
+        for Order { id, .. } in &work.jobs {
             let job = Durable::new(&self.sound, &**id);
             for question in job.questions().await? {
                 job.answer(&question.id, json!("fail")).await?;
             }
             ends.insert(id.clone(), job.ended::<Done>().await.map_err(|error| error.to_string()));
         }
-        Ok(ends)
+        Ok(Outcome { ends, histories: self.histories(&work.talks).await? })
     }
-}
-
-/// Returns jobs whose steps take longer than a lease, for workers that nothing disturbs.
-fn undisturbed(options: &Options) -> Vec<Order> {
-    let note = options.lease.as_millis() as u64 * 3 / 2;
-    let order = |n| Order { id: format!("undisturbed-{n}"), kind: Kind::Plain, sleep: 50, note };
-    (0..options.workers * 2).map(order).collect()
 }
 
 /// Runs the test in a folder. Returns what has happened, and what is wrong.
@@ -269,43 +276,33 @@ async fn run(options: &Options, folder: &Path) -> Result<(Counts, Notes), Box<dy
     };
     let end = CancellationToken::new();
     let disturbing = tokio::spawn(disturber.disturb(end.clone()));
-
-    let jobs = orders(options.jobs, &mut random);
     let mut submitting = JoinSet::new();
-    for (n, job) in jobs.iter().enumerate() {
-        let pause = lease.mul_f64(random.f64() * 1.2 / options.workers as f64) * n as u32;
-        let (parent, job) = (Arc::clone(&parent), job.clone());
-        submitting.spawn(async move {
-            sleep(pause).await;
-            parent.submit(job).await;
-        });
-    }
-    let mut is_right = parent.watch(&jobs, &mut submitting).await?;
+
+    let mut work = Work::new(options, &mut random);
+    work.submit(&parent, &mut submitting, |before| {
+        lease.mul_f64(random.f64() * 1.2 / options.workers as f64) * before as u32
+    });
+    let mut is_right = parent.watch(&work.ids(), &mut submitting).await?;
     end.cancel();
     let disturber = disturbing.await??;
 
     let end = CancellationToken::new();
     let resting = tokio::spawn(disturber.rest(end.clone()));
-    let mut all = jobs;
     if is_right {
         // Calls may still wait on connections that were cut.
         sleep(lease * 2).await;
-        let jobs = undisturbed(options);
-        for job in &jobs {
-            submitting.spawn(Arc::clone(&parent).submit(job.clone()));
-        }
-        is_right = parent.watch(&jobs, &mut submitting).await?;
-        all.extend(jobs);
+        let undisturbed = Work::undisturbed(options, &mut random);
+        undisturbed.submit(&parent, &mut submitting, |_| Duration::ZERO);
+        is_right = parent.watch(&undisturbed.ids(), &mut submitting).await?;
+        work.extend(undisturbed);
     }
-    let ends = if is_right { parent.ends(&all).await? } else { BTreeMap::new() };
+    let outcome = if is_right { parent.outcome(&work).await? } else { Outcome::default() };
     end.cancel();
     let disturber = resting.await??;
     let mut notes = std::mem::take(&mut *locked(&parent.notes));
     notes.faults.extend(disturber.faults.iter().cloned());
     notes.shut_down.clone_from(&disturber.shut_down);
-    let lines = parent.effects.read()?;
-    let faults = check(&all, &ends, &lines, &notes);
-    notes.faults.extend(faults);
+    work.check(&outcome, parent.effects.read()?, &mut notes);
     Ok((disturber.counts.clone(), notes))
 }
 
@@ -334,6 +331,14 @@ pub(crate) async fn test(options: &Options) -> Result<bool, Box<dyn Error>> {
     println!(
         "{} jobs had a step with an unknown effect: {again} steps were executed again, {given} were given an output",
         notes.decisions.len()
+    );
+    let results = |of| notes.results.iter().filter(|result| **result == of).count();
+    println!(
+        "{} calls for messages to sessions: {} had their effect, {} were rejected, {} may have had effects",
+        notes.results.len(),
+        results(Called::Charged),
+        results(Called::Rejected),
+        results(Called::Unknown)
     );
     for fault in &notes.faults {
         println!("fault: {fault}");

@@ -12,8 +12,9 @@ use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
 use crate::jobs::{QUEUE, job};
+use crate::sessions::{self, agent};
 
-/// The number of jobs that a worker runs at a time.
+/// The number of jobs and sessions that a worker goes on with at a time.
 const CONCURRENCY: usize = 8;
 /// How long a worker waits until it tries again to begin.
 const AGAIN: Duration = Duration::from_millis(100);
@@ -27,6 +28,7 @@ pub(crate) async fn work(url: &str, folder: &Path, lease: Duration) -> Result<()
     let worker = loop {
         let started = async {
             let worker = Worker::new(&connect(url, lease).await?).serve(QUEUE, job(folder));
+            let worker = worker.serve(sessions::QUEUE, agent(folder)?);
             worker.lease(Lease::new().time(lease)).concurrency(CONCURRENCY).start().await
         };
         match started.await {
