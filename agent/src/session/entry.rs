@@ -25,6 +25,7 @@ use parking_lot::Mutex;
 use serde_json::{Map, Value};
 use tokio::runtime::Handle;
 use tokio::time::sleep;
+use uuid::Uuid;
 
 use crate::message::arguments::storing;
 use crate::session::Session;
@@ -106,7 +107,7 @@ impl SessionEntry {
             }
             // The process that has answered may have been killed before it has woken the job.
             if is_free && entry.is_answered() {
-                entry.wake_job().await?;
+                entry.wake_job().await;
             }
         }
         Ok(session)
@@ -358,9 +359,9 @@ impl Journaled for Log {
         self.entry().map_or(Ok(()), |kept| kept.reload(self, entry))
     }
 
-    fn take(&self, posts: &[Post]) -> usize {
-        let Some(entry) = self.entry() else { return 0 };
-        let Some(log) = entry.log.upgrade() else { return 0 };
+    fn take(&self, posts: &[Post]) -> Vec<Uuid> {
+        let Some(entry) = self.entry() else { return Vec::new() };
+        let Some(log) = entry.log.upgrade() else { return Vec::new() };
         entry.take_posts(&log, posts)
     }
 
@@ -466,7 +467,7 @@ impl Session {
     /// Opens the session with this id in a store: reads it, or makes a new one. From now on, each run of the session
     /// stores it before it goes on, and [`answer`](Self::answer) stores the answer.
     ///
-    /// Opening only reads. A run claims the session before it reads it, and releases it at its end; a second process
+    /// Opening changes nothing. A run claims the session before it reads it, and releases it at its end; a second process
     /// that runs it gets an error that names the holder ([`StoreError::Held`]). A session that is open in this process,
     /// through this store or a clone of it, is returned as a clone, so that one request can steer the run of another.
     ///

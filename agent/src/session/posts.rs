@@ -44,6 +44,14 @@ enum Sent {
 }
 
 impl Sent {
+    const fn is_input(&self) -> bool {
+        match self {
+            Self::Line(line) => id_of(&line.record).is_some(),
+            Self::Submission { .. } => true,
+            Self::Abort(_) => false,
+        }
+    }
+
     fn to_post(&self) -> Result<Post, StoreError> {
         let json = storing(|| serde_json::to_string(self));
         json.map(Post::new).map_err(|error| StoreError::failed("what is sent to the session is no JSON", error))
@@ -129,22 +137,28 @@ impl SessionEntry {
         self.journal.refresh().await.map(drop)
     }
 
-    /// Takes over what was sent. Returns the number of posts that are done with: no more inputs fit into a full inbox.
-    pub(super) fn take_posts(&self, log: &Arc<Log>, posts: &[Post]) -> usize {
+    /// Takes over what was sent. Returns the ids of the posts that are done with: no more inputs fit into a full inbox.
+    pub(super) fn take_posts(&self, log: &Arc<Log>, posts: &[Post]) -> Vec<Uuid> {
         let taken = self.take_each(log, posts);
         let mut posted = take(&mut self.known.lock().posted);
-        posted.extend(posts[..taken].iter().map(|post| post.id));
+        posted.extend(&taken);
         log.lock().put_first(log.root(), &mut posted);
         self.known.lock().posted = posted;
         taken
     }
 
-    fn take_each(&self, log: &Arc<Log>, posts: &[Post]) -> usize {
-        for (n, post) in posts.iter().enumerate() {
-            let sent = serde_json::from_slice(&post.body);
-            if sent.as_ref().is_ok_and(|sent| self.has_to_wait(log, sent)) {
-                return n;
+    fn take_each(&self, log: &Arc<Log>, posts: &[Post]) -> Vec<Uuid> {
+        let mut taken = Vec::new();
+        let mut is_blocked = false;
+        for post in posts {
+            let sent = serde_json::from_slice::<Sent>(&post.body);
+            // An answer and an abort pass the inputs that wait, which may wait for them.
+            let is_input = sent.as_ref().is_ok_and(Sent::is_input);
+            is_blocked |= sent.as_ref().is_ok_and(|sent| self.has_to_wait(log, sent));
+            if is_input && is_blocked {
+                continue;
             }
+            taken.push(post.id);
             match sent {
                 Ok(Sent::Line(line)) if id_of(&line.record).is_some() => self.take_input(log, *line),
                 Ok(Sent::Line(line)) => take_answer(log, *line),
@@ -159,20 +173,20 @@ impl SessionEntry {
                 }
             }
         }
-        posts.len()
+        taken
+    }
+
+    /// Returns `true` for a post that has to wait in the store.
+    pub(super) fn post_has_to_wait(&self, log: &Log, post: &Post) -> bool {
+        serde_json::from_slice(&post.body).is_ok_and(|sent| self.has_to_wait(log, &sent))
     }
 
     /// Returns `true` for an input for which there is no place, and for one that was submitted below guards that the runs
     /// under way lack: then the next worker takes it.
     fn has_to_wait(&self, log: &Log, sent: &Sent) -> bool {
-        let is_input = match sent {
-            Sent::Line(line) => id_of(&line.record).is_some(),
-            Sent::Submission { .. } => true,
-            Sent::Abort(_) => false,
-        };
         let known = self.known.lock();
         let state = log.lock();
-        let is_full = is_input && state.fold.inbox.len() >= CAPACITY;
+        let is_full = sent.is_input() && state.fold.inbox.len() >= CAPACITY;
         let lacks = |guard: &String| !known.guards.contains(guard);
         let is_unguarded = matches!(sent, Sent::Submission { guards, .. } if guards.iter().any(lacks));
         is_full || is_unguarded && !state.runs().is_empty()

@@ -167,8 +167,8 @@ impl Session {
     ///
     /// A session with a [store](Self::open) writes the answer there before this function returns, also if another process
     /// holds the session: that process takes it into the session at most a second later. If the agent is in a job that was
-    /// submitted, this [wakes](emitree_middleware::Durable::wake) the job; if it fails then, call it again. Without a store,
-    /// it does not wait.
+    /// submitted, and the job keeps its session, this [wakes](emitree_middleware::Durable::wake) the job, and so does the next
+    /// [`open`](Self::open) if the process is killed before. Without a store, it does not wait.
     ///
     /// # Errors
     ///
@@ -189,7 +189,7 @@ impl Session {
         let answered = self.answer_stored(entry, id, &answer).await;
         // Also if an earlier call was cut off before this.
         if matches!(answered, Ok(()) | Err(AnswerError::Answered { .. })) {
-            entry.wake_job().await.map_err(|error| AnswerError::NotStored { id: id.to_owned(), error })?;
+            entry.wake_job().await;
         }
         answered
     }
@@ -342,6 +342,12 @@ impl Conversation {
         let of_calls = calls.flat_map(|(_, call)| call.waiting()).map(|waiting| &waiting.asked.question);
         let stuck = self.stuck.as_ref().filter(|stuck| stuck.answer.is_none()).map(|stuck| &stuck.question);
         of_calls.chain(stuck).collect()
+    }
+
+    /// Returns `true` if open calls, also of sessions below, have answers, and no question is open.
+    pub(super) fn is_answered(&self) -> bool {
+        let has_answers = |call: &Call| call.questions.iter().any(|question| question.answer.is_some());
+        self.all_questions(self).is_empty() && self.all_open_calls(self).iter().any(|(_, call)| has_answers(call))
     }
 
     /// Returns the id of the session that has a question: this one, or one below.

@@ -63,14 +63,21 @@ impl SessionEntry {
                 known.ended = EntryStatus::Queued;
             }
         }
+        let takes_posts = self.can_take_posts(taken.head()).await?;
+        if taken.head().posts > 0 && !takes_posts && self.is_at_rest() {
+            let id = self.journal.id();
+            return Err(Error::new(format!("the session `{id}` waits, and has no place for the messages to it")));
+        }
         let claim = self.claim(false).await?;
         self.known.lock().guards = taken.guards().to_vec();
         let guards = self.log.upgrade().map(|log| log.lock().fold.guards.clone()).unwrap_or_default();
         let stuck = taken.stuck(guards.iter().map(String::as_str), None).filter(|_| !self.is_at_rest());
+        // Unless a person is asked, nothing is tried.
+        let gives_back = takes_posts || self.is_at_rest();
+        self.known.lock().is_handed_over = gives_back;
         let refused = match stuck {
             // The answer of a person may be among them: then its attempts are counted from 0 again.
-            Some(_) if taken.head().posts > 0 => {
-                self.known.lock().is_handed_over = true;
+            Some(_) if takes_posts => {
                 Error::new(format!("the session `{}` takes what was sent to it first", self.journal.id()))
             }
             Some(question) => {
@@ -81,10 +88,22 @@ impl SessionEntry {
             None if self.is_at_rest() => {
                 Error::new(format!("the session `{}` has nothing to go on with", self.journal.id()))
             }
-            None => return Ok(claim),
+            None => {
+                self.known.lock().is_handed_over = false;
+                return Ok(claim);
+            }
         };
-        claim.release().await.map_err(not_stored)?;
+        let released = claim.release().await;
+        self.known.lock().is_handed_over = false;
+        released.map_err(not_stored)?;
         Err(refused)
+    }
+
+    /// Returns `true` if some of the posts that wait can be taken over.
+    async fn can_take_posts(&self, head: &EntryHead) -> Result<bool> {
+        let Some(log) = self.log.upgrade().filter(|_| head.posts > 0) else { return Ok(false) };
+        let posts = self.kept.store.posts(&head.id).await.map_err(not_stored)?;
+        Ok(posts.iter().any(|post| !self.post_has_to_wait(&log, post)))
     }
 
     fn push_stuck(&self, question: &Interrupt) -> Result<()> {
@@ -121,18 +140,17 @@ impl SessionEntry {
         }
     }
 
-    /// Returns `true` if a run can go on with the session, because its questions have answers.
+    /// Returns `true` if a run can go on with calls whose questions have answers.
     pub(super) fn is_answered(&self) -> bool {
-        let Some(log) = self.log.upgrade() else { return false };
-        let now = Now::of(&log.lock().fold);
-        self.known.lock().status(&now, false) == EntryStatus::Running
+        self.log.upgrade().is_some_and(|log| log.lock().fold.is_answered())
     }
 
     /// Lets workers go on with the job that has the session in one of its steps: its id is the first part of the key.
-    pub(super) async fn wake_job(&self) -> Result<(), StoreError> {
-        match self.journal.id().split_once('/') {
-            Some((job, _)) => Durable::new(&self.kept.store, job).wake().await,
-            None => Ok(()),
+    pub(super) async fn wake_job(&self) {
+        let Some((job, _)) = self.journal.id().split_once('/') else { return };
+        if let Err(error) = Durable::new(&self.kept.store, job).wake().await {
+            let session = self.journal.id();
+            tracing::warn!(session, %error, "the job of a session is woken when the session is opened again");
         }
     }
 

@@ -9,6 +9,7 @@ use chrono::{DateTime, Utc};
 use emitree_runtime::{Answer, Error, Interrupt, Result};
 use parking_lot::Mutex;
 use serde_json::Map;
+use uuid::Uuid;
 
 use super::AlreadyAnswered;
 use super::record::Sent;
@@ -193,7 +194,7 @@ impl Journaled for Job {
         Ok(())
     }
 
-    fn take(&self, posts: &[Post]) -> usize {
+    fn take(&self, posts: &[Post]) -> Vec<Uuid> {
         for post in posts {
             match serde_json::from_slice(&post.body) {
                 Ok(Sent::Answer { id, answer }) => self.state.lock().take_answer(&id, answer),
@@ -204,7 +205,7 @@ impl Journaled for Job {
                 }
             }
         }
-        posts.len()
+        posts.iter().map(|post| post.id).collect()
     }
 
     fn lost(&self, error: &StoreError) {

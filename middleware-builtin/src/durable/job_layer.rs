@@ -86,6 +86,9 @@ impl JobRun {
         working.claim = Some(claim?);
         // From here on, the end of the run releases the claim.
         *self.working.lock() = Some(working);
+        if !self.durable.is_queued {
+            job.state.lock().is_handed_over = false;
+        }
         // The job may have been read again.
         if let Some(output) = self.find(job, input)? {
             return Ok(Some(output));

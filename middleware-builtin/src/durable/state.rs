@@ -447,12 +447,14 @@ impl JobState {
         }
     }
 
-    /// Lets a job that waits for an answer go on: what it waits for may have happened elsewhere.
+    /// Lets a job that waits for an answer go on: it may have come elsewhere. One that is stuck waits for its own answer.
     pub(super) fn wake(&mut self) {
-        match self.listed_status() {
-            EntryStatus::Running => self.start.is_woken = true,
-            EntryStatus::Waiting => (self.status, self.gets_on) = (self.idle(), true),
-            _ => {}
+        let is_under_way = self.start.run.is_some() && !self.start.has_ended;
+        let is_stuck = self.questions.iter().any(|question| question.kind == STUCK);
+        if is_under_way {
+            self.start.is_woken = true;
+        } else if self.status == EntryStatus::Waiting && !is_stuck {
+            (self.status, self.gets_on) = (self.idle(), true);
         }
     }
 

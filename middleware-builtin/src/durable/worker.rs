@@ -410,6 +410,10 @@ async fn go_on_with_job(taken: &TakenEntry, served: &dyn Serve) -> Result<()> {
     taken.set_owner(Arc::clone(&job) as _);
     taken.adopt().await?;
     job.state.lock().is_handed_over = false;
+    if head.posts > 0 {
+        // Posts that cannot be read would make it due again and again.
+        taken.store().posts(&head.id).await?;
+    }
     if head.posts > 0 || job.is_at_rest() {
         // The posts are taken first: they decide whether the job is due. Nothing was tried.
         return release_with(&job, |state| {
@@ -441,7 +445,9 @@ async fn go_on_with_job(taken: &TakenEntry, served: &dyn Serve) -> Result<()> {
 async fn release_with(job: &Job, change: impl FnOnce(&mut JobState) -> Result<()>) -> Result<()> {
     let claim = job.journal.claim().await?;
     change(&mut job.state.lock())?;
-    claim.release().await?;
+    let released = claim.release().await;
+    job.state.lock().is_handed_over = false;
+    released?;
     Ok(())
 }
 

@@ -203,8 +203,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Returns the tasks of this process that wait for posts and for work: the store wakes the holder of an entry after a
-    /// [post](Self::post), and the workers of a queue when an entry is due at once, also if another process has changed it.
-    /// By default, returns `None`: they look each second.
+    /// [post](Self::post), and the workers of a queue when an entry is due at once. A store on a server does so for the
+    /// changes of all processes, and others for those of this one. By default, returns `None`: they look each second.
     fn wakes(&self) -> Option<&Wakes> {
         None
     }

@@ -16,6 +16,7 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, join_all};
 use serde_json::{Map, Value};
 use tokio::sync::Notify;
+use uuid::Uuid;
 
 const ID: &str = "order-17";
 const LEASE: Duration = Duration::from_secs(30);
@@ -100,9 +101,9 @@ impl Journaled for Notes {
         Ok(())
     }
 
-    fn take(&self, posts: &[Post]) -> usize {
+    fn take(&self, posts: &[Post]) -> Vec<Uuid> {
         posts.iter().for_each(|post| self.add(String::from_utf8_lossy(&post.body)));
-        posts.len()
+        posts.iter().map(|post| post.id).collect()
     }
 
     fn lost(&self, error: &StoreError) {

@@ -100,8 +100,8 @@ impl ConnectPostgres {
         let server = Arc::new(Server::parse(&self.url)?);
         let listens_to =
             self.listens_to.map_or_else(|| Ok(Arc::clone(&server)), |url| Server::parse(&url).map(Arc::new));
-        let listener = Listener::new(listens_to?, &schema.name, self.waits.deadline);
-        let connections = Connections::new(server, self.allows_data_loss, self.waits);
+        let connections = Arc::new(Connections::new(server, self.allows_data_loss, self.waits));
+        let listener = Listener::new(listens_to?, Arc::clone(&connections), &schema.name);
         let first = connections.open_first().await?;
         let prepared = timeout(SCHEMA_DEADLINE, schema.prepare(first.client(), self.manages_schema)).await;
         let prepared = prepared.unwrap_or(Err(Failure::Silent(SCHEMA_DEADLINE)));

@@ -57,7 +57,7 @@ pub(super) struct Call<'a> {
 pub(super) struct Connections {
     pub(super) server: Arc<Server>,
     allows_data_loss: bool,
-    waits: Waits,
+    pub(super) waits: Waits,
     slots: [Slot; CONNECTIONS],
     permits: Semaphore,
 }
@@ -125,10 +125,15 @@ impl Connections {
 
     /// Calls a function, and returns its rows. Tries again while failures pass, for the time of the patience.
     pub(super) async fn call(&self, call: Call<'_>) -> Result<Vec<Row>, StoreError> {
+        self.call_counted(call).await.map(|(rows, _)| rows)
+    }
+
+    /// Calls a function as [`call`](Self::call) does. Also returns `true` if it was tried more than once.
+    pub(super) async fn call_counted(&self, call: Call<'_>) -> Result<(Vec<Row>, bool), StoreError> {
         let mut tries = Tries::new(self.waits.patience);
         loop {
             let failure = match self.try_call(&call).await {
-                Ok(rows) => return Ok(rows),
+                Ok(rows) => return Ok((rows, tries.count > 1)),
                 Err(failure) => failure,
             };
             // A second take would take more. The entries of a lost reply come back after a lease.
@@ -137,6 +142,13 @@ impl Connections {
                 return Err(tries.error(failure, &self.server.name, call.doing));
             }
         }
+    }
+
+    /// Notifies the listeners of a channel.
+    pub(super) async fn notify(&self, channel: &str) -> Result<(), Failure> {
+        let values = &[(&channel as _, Type::TEXT)];
+        let sql = "SELECT pg_notify($1, '')";
+        self.try_call(&Call { doing: Doing::Listen, sql, values, bytes: 0 }).await.map(drop)
     }
 
     async fn try_call(&self, call: &Call<'_>) -> Result<Vec<Row>, Failure> {

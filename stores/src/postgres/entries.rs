@@ -18,6 +18,7 @@ use crate::shared::{crc, fault, head_of, readable, status_of};
 pub(super) struct Entries {
     load: String,
     append: String,
+    posts: String,
     older_parts: String,
     list: String,
     take: String,
@@ -33,6 +34,7 @@ impl Entries {
                 "SELECT * FROM {quoted}.append_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, \
                 $11, $12, $13, $14, $15, $16)"
             ),
+            posts: format!("SELECT posts FROM {quoted}.posts_1($1) LIMIT 1"),
             older_parts: format!("SELECT * FROM {quoted}.older_parts_1($1, $2)"),
             list: format!("SELECT * FROM {quoted}.list_1($1, $2, $3)"),
             take: format!("SELECT * FROM {quoted}.take_1($1, $2, $3, $4)"),
@@ -83,17 +85,29 @@ impl Entries {
             (&takes as _, Type::BYTEA_ARRAY),
         ];
         let bytes = parts.iter().map(|part| part.len()).sum();
-        let rows = connections.call(Call { doing: Doing::Write, sql: &self.append, values, bytes }).await?;
+        let call = Call { doing: Doing::Write, sql: &self.append, values, bytes };
+        let (rows, is_repeated) = connections.call_counted(call).await?;
         let row = one(&rows)?;
         let current = revision(row, 0)?;
         let is_made = get(row, 1)?;
         let held_by: Option<String> = get(row, 2)?;
         let id = id.to_owned();
         match held_by {
+            // The revision may be that of a post that has come since: the author does not know it, so its next change is
+            // refused.
+            _ if is_made && is_repeated && append.lease.is_none() && self.has_posts(connections, &id).await? => {
+                Ok(Revision::new(current.get() - 1))
+            }
             _ if is_made => Ok(current),
             Some(by) => Err(StoreError::Held { id, holder: Holder { by, until: get(row, 3)? } }),
             None => Err(StoreError::Conflict { id, after, current }),
         }
+    }
+
+    async fn has_posts(&self, connections: &Connections, id: &str) -> Result<bool, StoreError> {
+        let values = &[(&id as _, Type::TEXT)];
+        let rows = connections.call(Call { doing: Doing::Read, sql: &self.posts, values, bytes: 0 }).await?;
+        Ok(rows.first().map(|row| get::<i64>(row, 0)).transpose()?.is_some_and(|posts| posts > 0))
     }
 
     pub(super) async fn older_parts(

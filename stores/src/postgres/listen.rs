@@ -1,7 +1,7 @@
 //! The connection on which the server tells of posts and of work that is due.
 //!
 //! It is a hint: all tasks that wait look each second anyway. A pooler of transactions, such as pgbouncer, accepts `LISTEN` and
-//! delivers nothing, so the listener is first notified by itself.
+//! delivers nothing, so the listener is first notified by the store.
 
 use std::convert::Infallible;
 use std::error::Error as _;
@@ -18,6 +18,7 @@ use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::{sleep, timeout};
 use tokio_postgres::{AsyncMessage, Connection, Error};
 
+use super::connections::Connections;
 use super::failure::{Doing, Failure};
 use super::server::Server;
 
@@ -28,29 +29,24 @@ const AGAIN: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
 
 /// Listens once a task of this process waits.
 pub(super) struct Listener {
-    server: Arc<Server>,
-    /// The channel, which is the schema.
-    channel: String,
-    deadline: Duration,
-    wakes: Wakes,
+    listening: Arc<Listening>,
     task: Mutex<Option<AbortHandle>>,
 }
 
 impl Listener {
-    pub(super) fn new(server: Arc<Server>, channel: &str, deadline: Duration) -> Self {
-        let (channel, wakes, task) = (channel.to_owned(), Wakes::new(), Mutex::default());
-        Self { server, channel, deadline, wakes, task }
+    /// Creates a listener on a server, which the connections of the store reach, too.
+    pub(super) fn new(server: Arc<Server>, connections: Arc<Connections>, channel: &str) -> Self {
+        let listening = Listening { server, connections, channel: channel.to_owned(), wakes: Wakes::new() };
+        Self { listening: Arc::new(listening), task: Mutex::default() }
     }
 
     /// Returns the tasks that wait. Listens from the first call on, in the runtime of the caller, and again if that has ended.
     pub(super) fn wakes(&self) -> &Wakes {
         let mut task = self.task.lock();
         if let (None | Some(true), Ok(runtime)) = (task.as_ref().map(AbortHandle::is_finished), Handle::try_current()) {
-            let (server, channel, wakes) = (Arc::clone(&self.server), self.channel.clone(), self.wakes.clone());
-            let listening = Listening { server, channel, deadline: self.deadline, wakes };
-            *task = Some(runtime.spawn(listening.go_on()).abort_handle());
+            *task = Some(runtime.spawn(Arc::clone(&self.listening).go_on()).abort_handle());
         }
-        &self.wakes
+        &self.listening.wakes
     }
 }
 
@@ -64,14 +60,15 @@ impl Drop for Listener {
 
 struct Listening {
     server: Arc<Server>,
+    connections: Arc<Connections>,
+    /// The channel, which is the schema.
     channel: String,
-    deadline: Duration,
     wakes: Wakes,
 }
 
 impl Listening {
     /// Listens for ever, on one connection after another.
-    async fn go_on(self) {
+    async fn go_on(self: Arc<Self>) {
         let [mut wait, longest] = AGAIN;
         let mut has_warned = false;
         loop {
@@ -102,14 +99,11 @@ impl Listening {
         let heard = Arc::new(Notify::new());
         let mut hears = Aborts(tokio::spawn(hear(connection, self.wakes.clone(), Arc::clone(&heard))));
         self.in_time(client.batch_execute(&format!("LISTEN \"{}\"", self.channel))).await?;
-        // On another connection: a pooler would pass on what a connection sends to itself.
-        let (other, connection) = self.in_time(config.connect(tls.clone())).await?;
-        let _sends = Aborts(tokio::spawn(async move { connection.await.ok() }));
-        self.in_time(other.batch_execute(&format!("NOTIFY \"{}\"", self.channel))).await?;
-        drop(other);
-        if timeout(self.deadline, heard.notified()).await.is_err() {
+        // By the store, whose changes are to be heard. A pooler would pass on what this connection sends to itself.
+        self.connections.notify(&self.channel).await?;
+        if timeout(self.deadline(), heard.notified()).await.is_err() {
             let remedy = "behind a pooler of transactions, call `listen` with the URL of the server itself";
-            return Err(Failure::Unusable(format!("it accepts `LISTEN`, and notifies nobody: {remedy}")));
+            return Err(Failure::Unusable(format!("it does not pass on the notifications of the store: {remedy}")));
         }
         *is_heard = true;
         // It is unknown which changes were made before.
@@ -125,9 +119,13 @@ impl Listening {
         }
     }
 
+    fn deadline(&self) -> Duration {
+        self.connections.waits.deadline
+    }
+
     async fn in_time<T>(&self, work: impl Future<Output = Result<T, Error>>) -> Result<T, Failure> {
-        let silent = |_| Failure::Silent(self.deadline);
-        Ok(timeout(self.deadline, work).await.map_err(silent)??)
+        let deadline = self.deadline();
+        Ok(timeout(deadline, work).await.map_err(|_| Failure::Silent(deadline))??)
     }
 }
 

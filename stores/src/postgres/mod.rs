@@ -57,8 +57,8 @@ pub use self::connect::ConnectPostgres;
 /// sent without waiting for each other's replies. Statements are not prepared, so pgbouncer may pool transactions. When
 /// the last clone is dropped, the connections are closed. The store needs a tokio runtime with I/O and a clock.
 ///
-/// While the process works on an entry, or has a worker, one more connection listens for posts and for work that is due. If
-/// the server does not notify it, a warning says so, and they are found by looking, each second.
+/// Once the process has worked on an entry, or had a worker, one more connection listens for posts and for work that is due.
+/// If the server does not notify it, a warning says so, and they are found by looking, each second.
 ///
 /// # When the server does not answer
 ///
@@ -82,7 +82,7 @@ pub struct PostgresStore(Arc<Inner>);
 struct Inner {
     id: StoreId,
     schema: Schema,
-    connections: Connections,
+    connections: Arc<Connections>,
     listener: Listener,
     entries: Entries,
     posts: Posts,
@@ -109,8 +109,8 @@ impl PostgresStore {
         ConnectPostgres::new(url.into())
     }
 
-    /// Returns the SQL that creates a schema, and gives a role the rights to use it, for
-    /// [`manage_schema(false)`](ConnectPostgres::manage_schema).
+    /// Returns the SQL that creates a schema, or changes one of an earlier version, and gives a role the rights to use it,
+    /// for [`manage_schema(false)`](ConnectPostgres::manage_schema).
     ///
     /// ```
     /// let sql = emitree_stores::PostgresStore::schema("emitree", "app")?;

@@ -40,8 +40,19 @@ impl Schema {
     /// Returns the SQL of the newest format, with the rights of a role.
     pub(super) fn sql(&self, role: &str) -> Result<String, StoreError> {
         let role = ROLE.replace("{role}", &quoted(role, "role")?);
-        let files = FILES.iter().copied().chain([&*role]).map(|file| self.named(file)).collect::<Vec<_>>();
-        Ok(format!("BEGIN;\nCREATE SCHEMA {};\n\n{}\nCOMMIT;\n", self.quoted, files.join("\n")))
+        let steps: String = (1..).zip(FILES).map(|(format, file)| self.step(format, file)).collect();
+        let (schema, role) = (&self.quoted, self.named(&role));
+        Ok(format!("BEGIN;\nCREATE SCHEMA IF NOT EXISTS {schema};\n\n{steps}{role}\nCOMMIT;\n"))
+    }
+
+    /// Returns the SQL that changes the tables to a format, if they do not have it.
+    fn step(&self, format: i32, file: &str) -> String {
+        let (schema, file) = (&self.quoted, self.named(file));
+        let is_missing = match format {
+            1 => format!("to_regclass('{schema}.format') IS NULL"),
+            _ => format!("(SELECT version FROM {schema}.format) < {format}"),
+        };
+        format!("DO $step$\nBEGIN\nIF {is_missing} THEN EXECUTE $file$\n{file}$file$;\nEND IF;\nEND\n$step$;\n\n")
     }
 
     fn named(&self, sql: &str) -> String {

@@ -102,7 +102,7 @@ impl Store for SqliteStore {
             let head = append.check()?;
             let made = append.clone();
             let revision = self.0.worker.change(move |connection| entries::append(connection, &made, &head)).await?;
-            if let (None, Some(_), Some(queue)) = (append.lease, append.due, &append.head.queue) {
+            if let (None, Some(queue)) = (append.lease, &append.head.queue) {
                 self.0.wakes.due(queue);
             }
             Ok(revision)

@@ -5,6 +5,7 @@ use std::sync::Weak;
 
 use emitree_middleware::store::{Change, Entry, EntryHead, Journal, Journaled, Lease, Post, Store, StoreError};
 use emitree_stores::SqliteStore;
+use uuid::Uuid;
 
 use super::postgres::server;
 
@@ -20,8 +21,8 @@ impl Journaled for Nothing {
         Ok(())
     }
 
-    fn take(&self, posts: &[Post]) -> usize {
-        posts.len()
+    fn take(&self, posts: &[Post]) -> Vec<Uuid> {
+        posts.iter().map(|post| post.id).collect()
     }
 
     fn lost(&self, error: &StoreError) {

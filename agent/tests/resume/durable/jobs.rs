@@ -8,8 +8,9 @@ use emitree_agent::Session;
 use emitree_middleware::Durable;
 use emitree_middleware::approval::Decision;
 use emitree_middleware::durable::Worker;
-use emitree_middleware::store::{Append, EntryHead, EntryStatus, Filter, Lease, MemoryStore, Store, StoreError};
+use emitree_middleware::store::{Append, EntryHead, EntryStatus, Filter, Lease, MemoryStore, Store, StoreError, Take};
 use emitree_runtime::{BoxRunnable, Result, RunContext, Runnable, runnable_fn};
+use serde_json::json;
 
 use super::process::{Kill, Process};
 use super::talking::payer as asks_first;
@@ -197,5 +198,31 @@ async fn an_answer_to_the_agent_in_a_submitted_job_makes_the_job_due_also_if_its
         }
     }
     assert!(kills >= 6, "{kills}");
+    Ok(())
+}
+
+/// F7
+#[tokio::test(start_paused = true)]
+async fn a_job_that_is_stuck_is_woken_by_its_own_answer_only() -> Result<()> {
+    let store = MemoryStore::new();
+    let job = Durable::new(&Process::of(&store), "import-7");
+    job.submit("import", "Pay.").await?;
+    for _ in 0..5 {
+        store.take(&Take::new("gone", Duration::ZERO, ["import"])).await?;
+    }
+    let echo = runnable_fn("job", |text: String, _: RunContext| async move { Ok(text) });
+    let worker = Worker::new(&Process::of(&store)).serve("import", echo).start().await?;
+    while job.questions().await?.is_empty() {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    job.wake().await?;
+    while store.load("import-7").await?.is_some_and(|entry| entry.head.posts > 0 || entry.head.holder.is_some()) {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let questions = job.questions().await?;
+    assert_eq!(questions.iter().map(|question| &*question.kind).collect::<Vec<_>>(), ["worker.stuck"]);
+    job.answer(&questions[0].id, json!("again")).await?;
+    assert_eq!(job.ended::<String>().await?, "Pay.");
+    worker.shutdown(Duration::ZERO).await;
     Ok(())
 }

@@ -254,6 +254,58 @@ async fn a_message_that_is_sent_behind_a_submission_comes_behind_it_in_the_histo
     Ok(())
 }
 
+/// F4: the messages wait for the answer, so it passes them.
+#[tokio::test(start_paused = true)]
+async fn an_answer_passes_messages_for_which_there_is_no_place() -> Result<()> {
+    let (store, log) = (MemoryStore::new(), Log::default());
+    let worker = serve(&store, agent(&log)?).await?;
+    let session = Session::open(&Process::of(&store), ID).await?;
+    session.submit("support", "Pay Ada.").await?;
+    until(&store, EntryStatus::Waiting).await?;
+    worker.shutdown(END).await;
+    for n in 0..1_000 {
+        session.submit("support", format!("Message {n}.")).await?;
+    }
+    let worker = serve(&store, agent(&log)?).await?;
+    until(&store, EntryStatus::Waiting).await?;
+    for n in 1_000..1_002 {
+        session.submit("support", format!("Message {n}.")).await?;
+    }
+    // Both wait in the store, and the worker leaves them there for some time.
+    while head(&store).await?.holder.is_none() {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let left = head(&store).await?;
+    assert_eq!((left.status, left.posts), (EntryStatus::Waiting, 2));
+    session.refresh().await?;
+    session.answer(&session.questions()[0].id, Decision::Approve).await?;
+    until(&store, EntryStatus::Ended).await?;
+    session.refresh().await?;
+    assert_eq!(log.lines(), ["Pay Ada."]);
+    let texts = texts(&session);
+    assert_eq!(texts.iter().filter(|text| text.starts_with("Message ")).count(), 1_002);
+    worker.shutdown(END).await;
+    Ok(())
+}
+
+/// F7
+#[tokio::test(start_paused = true)]
+async fn messages_to_a_session_that_waits_are_no_attempts() -> Result<()> {
+    let (store, log) = (MemoryStore::new(), Log::default());
+    let worker = serve(&store, agent(&log)?).await?;
+    let session = Session::open(&Process::of(&store), ID).await?;
+    session.submit("support", "Pay Ada.").await?;
+    until(&store, EntryStatus::Waiting).await?;
+    let before = head(&store).await?.attempts;
+    for _ in 0..7 {
+        session.submit("support", "Hello?").await?;
+        until(&store, EntryStatus::Waiting).await?;
+        assert_eq!(head(&store).await?.attempts, before);
+    }
+    worker.shutdown(END).await;
+    Ok(())
+}
+
 /// F7
 #[tokio::test(start_paused = true)]
 async fn an_abort_pauses_a_session_that_waits_and_a_message_lets_it_go_on() -> Result<()> {

@@ -25,6 +25,7 @@ use parking_lot::Mutex;
 use serde_json::{Map, Value};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
+use uuid::Uuid;
 
 use self::state::State;
 use self::writer::Waiting;
@@ -66,9 +67,9 @@ pub trait Journaled: Send + Sync + 'static {
     fn reload(&self, entry: &Entry) -> Result<(), StoreError>;
 
     /// Takes over what other processes have [sent](Store::post), in the order in which it was sent. The next
-    /// [`change`](Self::change) has it. What the owner knows already, or what does not fit, is dropped. Returns the number
-    /// of posts that it has taken over or dropped, from the first one on; the others wait.
-    fn take(&self, posts: &[Post]) -> usize;
+    /// [`change`](Self::change) has it. What the owner knows already, or what does not fit, is dropped. Returns the ids of
+    /// the posts that it has taken over or dropped; the others wait.
+    fn take(&self, posts: &[Post]) -> Vec<Uuid>;
 
     /// Aborts the runs that have a claim, because another process has claimed or removed the entry. Called once for
     /// each loss. `error` is [`StoreError::Lost`].

@@ -290,8 +290,7 @@ impl Inner {
         posts.retain(|post| !self.state.lock().taking.contains(&post.id));
         let Some(owner) = self.owner.upgrade().filter(|_| !posts.is_empty()) else { return Ok(()) };
         let taken = caught(|| owner.take(&posts)).map_err(|panic| self.panicked("changed", panic))?;
-        posts.truncate(taken);
-        self.state.lock().taking.extend(posts.iter().map(|post| post.id));
+        self.state.lock().taking.extend(taken);
         Ok(())
     }
 

@@ -16,6 +16,7 @@ use emitree_runtime::{Answer, BoxRunnable, Error, Interrupt, Result, RunContext,
 use futures_util::future::{BoxFuture, join, join_all, select};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
+use uuid::Uuid;
 
 use super::ID;
 use super::kill::{Killer, OfProcess};
@@ -648,8 +649,8 @@ fn ended_owner() -> Weak<dyn Journaled> {
             Ok(())
         }
 
-        fn take(&self, _: &[Post]) -> usize {
-            0
+        fn take(&self, _: &[Post]) -> Vec<Uuid> {
+            Vec::new()
         }
 
         fn lost(&self, _: &StoreError) {}

@@ -178,3 +178,20 @@ async fn a_value_whose_reply_is_lost_is_written_or_removed() {
         assert_eq!(stores.other.read(&key).await.expect("read"), expected);
     }
 }
+
+/// F4
+#[tokio::test]
+async fn a_release_whose_reply_is_lost_does_not_hide_a_post_from_the_next_change() {
+    let Some(stores) = Stores::new().await else { return };
+    let held = stores.other.append(&queued("a", Revision::NONE).by("h").holding(LONG)).await.expect("stored");
+    let release = queued("a", held).by("h");
+    let post = Post::new("yes");
+    let meanwhile = async {
+        stores.until(|head| by(head).is_none()).await;
+        stores.other.post("a", &post).await.expect("kept");
+    };
+    let released = stores.lose(b"append_1", stores.store.append(&release), meanwhile).await.expect("released");
+    // The author of the release does not know of the post.
+    let next = stores.store.append(&queued("a", released).by("h").holding(LONG)).await;
+    assert!(matches!(next, Err(StoreError::Conflict { .. })), "{next:?}");
+}
