@@ -205,15 +205,18 @@ impl Server {
             Durable::new(&store, format!("job-{n}")).submit("bench", &n).await.expect("submitted");
         }
         let counts: Vec<_> = (0..WORKERS).map(|_| Arc::new(AtomicUsize::new(0))).collect();
+        let mut stores = Vec::new();
+        for _ in 0..WORKERS {
+            stores.push(open().await.expect("a store"));
+        }
         let begin = Instant::now();
         let mut workers = Vec::new();
-        for count in &counts {
+        for (count, store) in counts.iter().zip(stores) {
             let count = Arc::clone(count);
             let job = runnable_fn("job", move |n: usize, _: RunContext| {
                 count.fetch_add(1, Ordering::Relaxed);
                 async move { Ok(n) }
             });
-            let store = open().await.expect("a store");
             workers.push(Worker::new(&store).serve("bench", job).start().await.expect("a worker"));
         }
         let count = || counts.iter().map(|count| count.load(Ordering::Relaxed)).sum::<usize>();

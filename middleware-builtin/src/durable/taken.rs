@@ -90,7 +90,7 @@ impl TakenEntry {
                 "`set_owner` comes first",
             ));
         };
-        owner.journal().adopt(&self.0.head).await
+        owner.journal().adopt(&self.0.head, &self.0.lease).await
     }
 
     /// Returns the question to ask a person, instead of going on, if the runnable lacks one of the guards of the submitting

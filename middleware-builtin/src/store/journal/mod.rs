@@ -210,23 +210,24 @@ impl Journal {
         Self(Arc::new(Inner { store, id, lease: lease.time, wait, owner, state, wake: Notify::new() }))
     }
 
-    /// Goes on under the name of a worker that has [taken](Store::take) the entry, so that the next claim of this journal
-    /// takes over what the worker holds. It reads the entry first, and returns [`StoreError::Conflict`] if another process
-    /// has changed it since it was taken.
+    /// Goes on under the name of a worker that has [taken](Store::take) the entry for a lease, so that the next claim of this
+    /// journal takes over what the worker holds. It reads the entry first, unless it was read since, and returns
+    /// [`StoreError::Conflict`] if another process has changed it since it was taken.
     ///
     /// # Errors
     ///
     /// As for [`refresh`](Self::refresh); also returns [`StoreError::Held`] while runs of this journal have a claim.
-    pub async fn adopt(&self, head: &EntryHead) -> Result<(), StoreError> {
+    pub async fn adopt(&self, head: &EntryHead, lease: &Lease) -> Result<(), StoreError> {
         let Some(holder) = head.holder.clone() else { return Ok(()) };
         {
             let mut state = self.0.state.lock();
             if state.claims > 0 {
                 return Err(StoreError::Held { id: head.id.clone(), holder });
             }
-            (state.by, state.is_stale) = (holder.by, true);
+            (state.by, state.is_stale) = (holder.by, state.head.revision != head.revision);
+            // The time at which it was taken, by the clock of the store.
+            state.read_clock(holder.until - lease.time);
         }
-        self.0.read_clock().await?;
         let current = self.refresh().await?;
         if current != head.revision {
             return Err(StoreError::Conflict { id: head.id.clone(), after: head.revision, current });

@@ -211,7 +211,7 @@ impl Inner {
         let to = entry.and_then(|entry| entry.head.holder);
         let error = StoreError::Lost { id: self.id.clone(), to: to.clone(), at: SystemTime::now() };
         let mut state = self.state.lock();
-        state.head.holder = to;
+        (state.head.holder, state.adopted) = (to, None);
         // If the last run has ended meanwhile, nobody has a claim to lose.
         let claimed = state.claims > 0;
         state.lost = claimed.then(|| error.clone());

@@ -21,7 +21,7 @@ pub(crate) const REJECTED: &str = "nobody has ordered this";
 const PAUSE: f64 = 0.5;
 
 impl Parent {
-    /// Sends the messages to a session, those of each sender in their order (F3, F4).
+    /// Sends the messages to a session, one after another for each sender (F3, F4).
     pub(crate) async fn talk(self: Arc<Self>, talk: Talk) {
         if let Err(error) = self.send_all(&talk).await {
             self.fault(format!("a message to {} was not taken: {}", talk.id, error.explain()));
