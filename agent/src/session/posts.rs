@@ -44,6 +44,17 @@ enum Sent {
 }
 
 impl Sent {
+    /// Returns the id of a message.
+    const fn message_id(&self) -> Option<Uuid> {
+        match self {
+            Self::Line(line) | Self::Submission { line, .. } => match line.record {
+                Record::Sent { id, .. } => Some(id),
+                _ => None,
+            },
+            Self::Abort(_) => None,
+        }
+    }
+
     const fn is_input(&self) -> bool {
         match self {
             Self::Line(line) => id_of(&line.record).is_some(),
@@ -97,6 +108,18 @@ impl SessionEntry {
             }
         }
         Ok(are_all)
+    }
+
+    /// Stores the inputs of this process, or sends them, so that those that are sent next come behind them.
+    async fn send_first(&self, log: &Log) -> Result<(), StoreError> {
+        while self.unstored(log).iter().any(|line| id_of(&line.record).is_some()) {
+            match self.journal.commit().await {
+                Err(StoreError::Conflict { current, .. }) if current != Revision::NONE => {}
+                Err(StoreError::Held { .. }) => return self.post_inputs(log).await.map(drop),
+                stored => return stored.map(drop),
+            }
+        }
+        Ok(())
     }
 
     /// Returns `true` if none of the inputs that were sent waits in the store, or if workers go on with them. Otherwise the
@@ -186,7 +209,8 @@ impl SessionEntry {
     fn has_to_wait(&self, log: &Log, sent: &Sent) -> bool {
         let known = self.known.lock();
         let state = log.lock();
-        let is_full = sent.is_input() && state.fold.inbox.len() >= CAPACITY;
+        let needs_place = sent.message_id().is_some_and(|id| !state.fold.knows(id));
+        let is_full = needs_place && state.fold.inbox.len() >= CAPACITY;
         let lacks = |guard: &String| !known.guards.contains(guard);
         let is_unguarded = matches!(sent, Sent::Submission { guards, .. } if guards.iter().any(lacks));
         is_full || is_unguarded && !state.runs().is_empty()
@@ -290,6 +314,7 @@ impl Session {
     /// paused at once. Returns `false` if nothing is under way and nothing waits, or if the session has no store.
     ///
     /// The process that works on the session gets the abort at most a second later. Nothing waits for the end of its runs.
+    /// It passes messages that wait for a place, and for a guard: workers go on with those afterwards.
     ///
     /// # Errors
     ///
@@ -347,6 +372,7 @@ impl Submit<'_> {
         check(std::slice::from_ref(&Arc::new(message.clone())))?;
         let is_served = entry.is_served(&queue).await?;
         entry.store_first().await?;
+        entry.send_first(&session.log).await?;
         let id = new_id();
         let sent = Record::Sent { number: 0, id, sent: Input::FollowUp(Arc::new(message)) };
         let guards = RunContext::current().map(|ctx| ctx.nested_guards()).unwrap_or_default();

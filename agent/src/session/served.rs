@@ -60,11 +60,12 @@ impl SessionEntry {
             let known = &mut *self.known.lock();
             if known.comes_back {
                 // Its time has come.
-                known.ended = EntryStatus::Queued;
+                (known.ended, known.comes_back) = (EntryStatus::Queued, false);
             }
         }
         let takes_posts = self.can_take_posts(taken.head()).await?;
         if taken.head().posts > 0 && !takes_posts && self.is_at_rest() {
+            taken.note_wait();
             let id = self.journal.id();
             return Err(Error::new(format!("the session `{id}` waits, and has no place for the messages to it")));
         }

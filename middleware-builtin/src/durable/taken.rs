@@ -1,10 +1,12 @@
 //! An entry that a worker has taken: [`TakenEntry`].
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use emitree_runtime::{Error, Interrupt, Layer, Next, Op, Result, RunContext, Summary};
 use serde_json::json;
+use tokio::time::Instant;
 
 use super::record::STUCK;
 use crate::store::{EntryHead, Journal, Lease, Store, StoreError};
@@ -34,14 +36,17 @@ struct Inner {
     store: Arc<dyn Store>,
     lease: Lease,
     head: EntryHead,
+    /// When the store had returned it.
+    at: Instant,
     /// The guards of the runnable that goes on with it.
     guards: Vec<String>,
     owner: OnceLock<Arc<dyn Adopted>>,
+    waits: AtomicBool,
 }
 
 impl TakenEntry {
-    pub(super) fn new(store: Arc<dyn Store>, lease: Lease, head: EntryHead, guards: Vec<String>) -> Self {
-        Self(Arc::new(Inner { store, lease, head, guards, owner: OnceLock::new() }))
+    pub(super) fn new(store: Arc<dyn Store>, lease: Lease, head: EntryHead, at: Instant, guards: Vec<String>) -> Self {
+        Self(Arc::new(Inner { store, lease, head, at, guards, owner: OnceLock::new(), waits: AtomicBool::new(false) }))
     }
 
     /// Returns the store.
@@ -68,6 +73,15 @@ impl TakenEntry {
         &self.0.guards
     }
 
+    /// Notes that the entry waits for a post, so that its worker takes it again in a second, and counts no attempt.
+    pub fn note_wait(&self) {
+        self.0.waits.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn waits(&self) -> bool {
+        self.0.waits.load(Ordering::Relaxed)
+    }
+
     /// Sets the owner, which the worker hands over when it stops. The first one stays.
     pub fn set_owner(&self, owner: Arc<dyn Adopted>) {
         _ = self.0.owner.set(owner);
@@ -90,7 +104,7 @@ impl TakenEntry {
                 "`set_owner` comes first",
             ));
         };
-        owner.journal().adopt(&self.0.head, &self.0.lease).await
+        owner.journal().adopt(&self.0.head, &self.0.lease, self.0.at).await
     }
 
     /// Returns the question to ask a person, instead of going on, if the runnable lacks one of the guards of the submitting

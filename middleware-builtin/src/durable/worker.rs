@@ -308,8 +308,9 @@ impl Working {
             match self.worker.store.take(&take).await {
                 Ok(heads) => {
                     has_failed = false;
+                    let at = Instant::now();
                     for head in heads {
-                        jobs.spawn(Arc::clone(&self).run(head, Slot::new(&self)));
+                        jobs.spawn(Arc::clone(&self).run(head, at, Slot::new(&self)));
                     }
                 }
                 Err(error) if !has_failed => {
@@ -353,10 +354,10 @@ impl Working {
     }
 
     /// Goes on with an entry that was taken.
-    async fn run(self: Arc<Self>, head: EntryHead, _slot: Slot) {
+    async fn run(self: Arc<Self>, head: EntryHead, at: Instant, _slot: Slot) {
         let Worker { store, lease, .. } = &self.worker;
         let guards = self.served(&head).map_or_else(Vec::new, |served| served.guards());
-        let taken = TakenEntry::new(Arc::clone(store), lease.clone(), head, guards);
+        let taken = TakenEntry::new(Arc::clone(store), lease.clone(), head, at, guards);
         let head = taken.head();
         match self.running.lock().entry(head.id.clone()) {
             // Taken again after its lease: the run that has lost it is aborted, and the entry is due after a lease.
@@ -371,9 +372,13 @@ impl Working {
             Ok(Err(error)) => error,
             Err(panic) => Error::new(format!("its run has panicked: {panic}")),
         };
-        match self.keep(head).await {
+        taken.owner().inspect(|owner| owner.journal().disown());
+        match self.keep(&taken).await {
             // The run has claimed the entry, and stored its end.
             Err(StoreError::Conflict { .. } | StoreError::Held { .. }) => {}
+            Ok(()) if taken.waits() => {
+                tracing::debug!(error = %failed, "the {} `{}` waits for a post", head.kind, head.id);
+            }
             Ok(()) => tracing::warn!(error = %failed, "the {} `{}` cannot begin, and comes back", head.kind, head.id),
             Err(error) => tracing::warn!(%error, "the {} `{}` comes back when its lease is over", head.kind, head.id),
         }
@@ -393,8 +398,14 @@ impl Working {
     }
 
     /// Holds an entry that could not begin for some time more.
-    async fn keep(&self, head: &EntryHead) -> Result<(), StoreError> {
-        let append = Append::new(head.clone()).by(&*self.by).holding(Rest::backoff(head.attempts));
+    async fn keep(&self, taken: &TakenEntry) -> Result<(), StoreError> {
+        let mut head = taken.head().clone();
+        let mut time = Rest::backoff(head.attempts);
+        if taken.waits() {
+            // It was no attempt, and the post that it waits for may come soon.
+            (head.attempts, time) = (head.attempts.saturating_sub(1), POLL);
+        }
+        let append = Append::new(head).by(&*self.by).holding(time);
         self.worker.store.append(&append).await.map(drop)
     }
 

@@ -42,7 +42,10 @@ impl Schema {
         let role = ROLE.replace("{role}", &quoted(role, "role")?);
         let steps: String = (1..).zip(FILES).map(|(format, file)| self.step(format, file)).collect();
         let (schema, role) = (&self.quoted, self.named(&role));
-        Ok(format!("BEGIN;\nCREATE SCHEMA IF NOT EXISTS {schema};\n\n{steps}{role}\nCOMMIT;\n"))
+        // `IF NOT EXISTS` would need the right to create one also if it exists.
+        let is_missing = format!("to_regnamespace('{schema}') IS NULL");
+        let create = format!("DO $step$\nBEGIN\nIF {is_missing} THEN CREATE SCHEMA {schema};\nEND IF;\nEND\n$step$;");
+        Ok(format!("BEGIN;\n{create}\n\n{steps}{role}\nCOMMIT;\n"))
     }
 
     /// Returns the SQL that changes the tables to a format, if they do not have it.

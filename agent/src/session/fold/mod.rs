@@ -352,7 +352,7 @@ impl Conversation {
     }
 
     /// Returns `true` if an input has arrived.
-    fn knows(&self, id: Uuid) -> bool {
+    pub(crate) fn knows(&self, id: Uuid) -> bool {
         let undo = || self.runs.iter().filter_map(|run| run.undo.as_ref());
         let is_taken = undo().any(|undo| undo.pause == Some(id) || undo.taken.iter().any(|taken| taken.id == id));
         is_taken

@@ -211,13 +211,13 @@ impl Journal {
     }
 
     /// Goes on under the name of a worker that has [taken](Store::take) the entry for a lease, so that the next claim of this
-    /// journal takes over what the worker holds. It reads the entry first, unless it was read since, and returns
+    /// journal takes over what the worker holds. `at` is when the store had returned it. This reads the entry first, unless it was read since, and returns
     /// [`StoreError::Conflict`] if another process has changed it since it was taken.
     ///
     /// # Errors
     ///
     /// As for [`refresh`](Self::refresh); also returns [`StoreError::Held`] while runs of this journal have a claim.
-    pub async fn adopt(&self, head: &EntryHead, lease: &Lease) -> Result<(), StoreError> {
+    pub async fn adopt(&self, head: &EntryHead, lease: &Lease, at: Instant) -> Result<(), StoreError> {
         let Some(holder) = head.holder.clone() else { return Ok(()) };
         {
             let mut state = self.0.state.lock();
@@ -226,7 +226,7 @@ impl Journal {
             }
             (state.by, state.is_stale) = (holder.by, state.head.revision != head.revision);
             // The time at which it was taken, by the clock of the store.
-            state.read_clock(holder.until - lease.time);
+            state.read_clock(holder.until - lease.time, at);
         }
         let current = self.refresh().await?;
         if current != head.revision {
@@ -234,6 +234,14 @@ impl Journal {
         }
         self.0.state.lock().adopted = Some(current);
         Ok(())
+    }
+
+    /// Gives an entry back that was [adopted](Self::adopt), and that no run has claimed: its worker goes on holding it.
+    pub(crate) fn disown(&self) {
+        let mut state = self.0.state.lock();
+        if state.claims == 0 && state.adopted.take().is_some() {
+            (state.head.holder, state.is_stale) = (None, true);
+        }
     }
 
     /// Returns the id of the entry.
@@ -450,7 +458,7 @@ impl Inner {
     /// Reads the clock of the store. The store's clock has gone on when the time arrives, so no timer ends early.
     async fn read_clock(&self) -> Result<(), StoreError> {
         let now = self.store.now().await?;
-        self.state.lock().read_clock(now);
+        self.state.lock().read_clock(now, Instant::now());
         Ok(())
     }
 

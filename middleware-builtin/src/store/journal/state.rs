@@ -75,9 +75,9 @@ impl State {
         }
     }
 
-    /// Takes over a time of the store's clock.
-    pub(super) fn read_clock(&mut self, now: SystemTime) {
-        self.clock = Some((now, Instant::now()));
+    /// Takes over a time of the store's clock, and when it had arrived.
+    pub(super) fn read_clock(&mut self, time: SystemTime, at: Instant) {
+        self.clock = Some((time, at));
     }
 
     pub(super) fn knows_clock(&self) -> bool {

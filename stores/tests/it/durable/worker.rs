@@ -631,7 +631,8 @@ async fn what_was_taken_and_is_changed_by_another_process_is_not_claimed() {
         let stored = process.load(ID).await.expect("a store");
 
         let journal = Journal::new(late, head.clone(), 0, &Lease::new(), ended_owner());
-        let adopted = journal.adopt(&head, &Lease::new().time(Duration::from_millis(50))).await;
+        let adopted =
+            journal.adopt(&head, &Lease::new().time(Duration::from_millis(50)), tokio::time::Instant::now()).await;
         let error = adopted.and(journal.claim().await).expect_err("it has moved");
         assert!(matches!(error, StoreError::Lost { .. }), "{error:?}");
         assert_eq!(process.load(ID).await.expect("a store"), stored);
