@@ -5,9 +5,10 @@ use std::time::Duration;
 use emitree_middleware::store::{
     Append, EntryHead, EntryStatus, MemoryStore, Post, Posted, Store, StoreError, Take, Wakes,
 };
-use emitree_stores::SqliteStore;
+use emitree_stores::{PostgresStore, SqliteStore};
+use tokio_postgres::Client;
 
-use super::postgres::server::{Own, admin, connect, new_name, pool, shared};
+use super::postgres::server::{self, Own, admin, connect, database, database_of, new_name, pool, shared, with_user};
 
 fn wakes<S: Store>(store: &S) -> &Wakes {
     store.wakes().expect("it wakes")
@@ -74,23 +75,55 @@ async fn behind_a_pooler_of_transactions_another_url_is_listened_to() -> Result<
     changes_of_one_wake_the_other(&one, &other, "a").await
 }
 
+/// Creates a schema of format 1.
+async fn create_older(admin: &Client) -> String {
+    let schema = new_name("Older");
+    let sql = include_str!("../../src/postgres/schema/1.sql").replace("{schema}", &format!("\"{schema}\""));
+    admin.batch_execute(&format!("CREATE SCHEMA \"{schema}\"; {sql}")).await.expect("format 1");
+    schema
+}
+
+#[tokio::test]
+async fn the_sql_of_the_schema_changes_an_older_one_once_and_needs_no_right_to_create_another() -> Result<(), StoreError>
+{
+    let Some(url) = shared() else { return Ok(()) };
+    let url = database(&url, "").await;
+    let (admin, role) = (admin(&url).await, new_name("owner"));
+    let schema = create_older(&admin).await;
+    let own = format!(
+        "CREATE ROLE {role} LOGIN; REVOKE CREATE ON DATABASE {} FROM PUBLIC; ALTER SCHEMA \"{schema}\" OWNER TO {role};
+        DO $$ DECLARE t text; BEGIN
+            FOR t IN SELECT tablename FROM pg_tables WHERE schemaname = '{schema}' LOOP
+                EXECUTE format('ALTER TABLE %I.%I OWNER TO {role}', '{schema}', t);
+            END LOOP;
+        END $$; ALTER SEQUENCE \"{schema}\".revision OWNER TO {role}",
+        database_of(&url)
+    );
+    admin.batch_execute(&own).await.expect("an owner");
+    let connect = || connect(&url).schema(&schema).manage_schema(false);
+    connect().await.expect_err("it has the format 1");
+    let owner = server::admin(&with_user(&url, &role)).await;
+    for _ in 0..2 {
+        owner.batch_execute(&PostgresStore::schema(&schema, "postgres")?).await.expect("format 2");
+    }
+    connect().await.map(drop)
+}
+
 /// A process of format 1 goes on after another one has changed the tables, and wakes it.
 #[tokio::test]
 async fn older_processes_go_on_beside_newer_ones() -> Result<(), StoreError> {
     let Some(url) = shared() else { return Ok(()) };
     let old = admin(&url).await;
-    let schema = new_name("older");
-    let sql = include_str!("../../src/postgres/schema/1.sql").replace("{schema}", &schema);
-    old.batch_execute(&format!("CREATE SCHEMA {schema}; {sql}")).await.expect("format 1");
+    let schema = create_older(&old).await;
     let append = format!(
-        "SELECT at FROM {schema}.append_1('a', $1, '', 'queued', '', 0, false, false, '{{}}', '{{}}', '', NULL, 'import', 0, 0,
+        "SELECT at FROM \"{schema}\".append_1('a', $1, '', 'queued', '', 0, false, false, '{{}}', '{{}}', '', NULL, 'import', 0, 0,
             '{{}}')"
     );
     let append = async |after: i64| old.query_one(&append, &[&after]).await.expect("appended").get::<_, i64>(0);
     let revision = append(0).await;
 
     let new = connect(&url).schema(&schema).await?;
-    let version = old.query_one(&format!("SELECT version FROM {schema}.format"), &[]).await.expect("a version");
+    let version = old.query_one(&format!("SELECT version FROM \"{schema}\".format"), &[]).await.expect("a version");
     assert_eq!(version.get::<_, i32>(0), 2);
     let work = wakes(&new).watch_work(["import"]);
     // The listener wakes all once, when it has connected.
