@@ -142,7 +142,7 @@ use step::{Remade, Steps};
 ///
 /// A run of the job fails
 ///
-/// - with [`StoreError::Held`](crate::store::StoreError::Held) if another run, here or in another process, works on the
+/// - with [`StoreError::Held`] if another run, here or in another process, works on the
 ///   job. [`Error::find`] returns it. If that process was killed, its [`Lease`] runs out;
 /// - with a halt by `durable` that names both inputs, if the job or a step was stored with another input. Nothing is
 ///   changed;
