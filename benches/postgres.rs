@@ -236,7 +236,7 @@ impl Server {
             "CREATE TABLE bare.job (id bigint PRIMARY KEY, input text, done timestamptz);
             INSERT INTO bare.job SELECT n, '{{}}' FROM generate_series(1, {JOBS}) AS n"
         );
-        // Of this runtime: nobody drives the connection of the cases meanwhile.
+        // The runtime of the other connection does not run meanwhile.
         let (client, connection) = tokio_postgres::connect(&self.url, NoTls).await.expect("a connection");
         tokio::spawn(connection);
         client.batch_execute(&tables).await.expect("a table");

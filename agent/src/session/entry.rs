@@ -99,14 +99,15 @@ impl SessionEntry {
         let bytes = found.iter().flat_map(|entry| &entry.parts).map(Bytes::len).sum();
         let snapshot = found.as_ref().map_or(Ok(0), |entry| kept.turns_of_snapshot(entry))?;
         let head = found.map_or_else(|| EntryHead::new(&*id, KIND), |entry| entry.head);
-        let (has_posts, is_free) = (head.posts > 0, head.holder.is_none());
+        let has_posts = head.posts > 0;
+        let is_free = head.holder.is_none();
         let session = Self::keep(session, kept, head, bytes, snapshot);
         if let Some(entry) = session.log.entry() {
             if has_posts {
                 entry.take_answers().await?;
             }
             // The process that has answered may have been killed before it has woken the job.
-            if is_free && entry.is_answered() {
+            if is_free && session.read(Conversation::are_questions_answered) {
                 entry.wake_job().await;
             }
         }
@@ -467,7 +468,7 @@ impl Session {
     /// Opens the session with this id in a store: reads it, or makes a new one. From now on, each run of the session
     /// stores it before it goes on, and [`answer`](Self::answer) stores the answer.
     ///
-    /// Opening changes nothing. A run claims the session before it reads it, and releases it at its end; a second process
+    /// Opening does not change it. A run claims the session before it reads it, and releases it at its end; a second process
     /// that runs it gets an error that names the holder ([`StoreError::Held`]). A session that is open in this process,
     /// through this store or a clone of it, is returned as a clone, so that one request can steer the run of another.
     ///

@@ -345,7 +345,7 @@ impl Conversation {
     }
 
     /// Returns `true` if open calls, also of sessions below, have answers, and no question is open.
-    pub(super) fn is_answered(&self) -> bool {
+    pub(super) fn are_questions_answered(&self) -> bool {
         let has_answers = |call: &Call| call.questions.iter().any(|question| question.answer.is_some());
         self.all_questions(self).is_empty() && self.all_open_calls(self).iter().any(|(_, call)| has_answers(call))
     }

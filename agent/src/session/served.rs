@@ -71,33 +71,31 @@ impl SessionEntry {
         }
         let claim = self.claim(false).await?;
         self.known.lock().guards = taken.guards().to_vec();
-        let guards = self.log.upgrade().map(|log| log.lock().fold.guards.clone()).unwrap_or_default();
-        let stuck = taken.stuck(guards.iter().map(String::as_str), None).filter(|_| !self.is_at_rest());
-        // Unless a person is asked, nothing is tried.
-        let gives_back = takes_posts || self.is_at_rest();
-        self.known.lock().is_handed_over = gives_back;
-        let refused = match stuck {
-            // The answer of a person may be among them: then its attempts are counted from 0 again.
-            Some(_) if takes_posts => {
-                Error::new(format!("the session `{}` takes what was sent to it first", self.journal.id()))
-            }
-            Some(question) => {
-                let question = question.with_id(format!("{}/stuck/{}", taken.head().id, taken.head().revision));
-                self.push_stuck(&question)?;
-                Error::interrupted(question)
-            }
-            None if self.is_at_rest() => {
-                Error::new(format!("the session `{}` has nothing to go on with", self.journal.id()))
-            }
-            None => {
-                self.known.lock().is_handed_over = false;
-                return Ok(claim);
-            }
-        };
+        let Some(refused) = self.refuse(taken, takes_posts)? else { return Ok(claim) };
+        // Unless a person is asked, nothing was tried.
+        self.known.lock().is_handed_over = !refused.is_interrupted();
         let released = claim.release().await;
         self.known.lock().is_handed_over = false;
         released.map_err(not_stored)?;
         Err(refused)
+    }
+
+    /// Returns the reason for which no run goes on with a session that was taken: it has nothing to go on with, or a person
+    /// has to be asked.
+    fn refuse(&self, taken: &TakenEntry, takes_posts: bool) -> Result<Option<Error>> {
+        let EntryHead { id, revision, .. } = taken.head();
+        if self.is_at_rest() {
+            return Ok(Some(Error::new(format!("the session `{id}` has nothing to go on with"))));
+        }
+        let guards = self.log.upgrade().map(|log| log.lock().fold.guards.clone()).unwrap_or_default();
+        let Some(question) = taken.stuck(guards.iter().map(String::as_str), None) else { return Ok(None) };
+        // The answer of a person may be among the posts: then its attempts are counted from 0 again.
+        if takes_posts {
+            return Ok(Some(Error::new(format!("the session `{id}` takes what was sent to it first"))));
+        }
+        let question = question.with_id(format!("{id}/stuck/{revision}"));
+        self.push_stuck(&question)?;
+        Ok(Some(Error::interrupted(question)))
     }
 
     /// Returns `true` if some of the posts that wait can be taken over.
@@ -139,11 +137,6 @@ impl SessionEntry {
             Err(StoreError::Held { .. }) => Ok(()),
             stored => stored.map(drop),
         }
-    }
-
-    /// Returns `true` if a run can go on with calls whose questions have answers.
-    pub(super) fn is_answered(&self) -> bool {
-        self.log.upgrade().is_some_and(|log| log.lock().fold.is_answered())
     }
 
     /// Lets workers go on with the job that has the session in one of its steps: its id is the first part of the key.

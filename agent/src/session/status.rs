@@ -25,7 +25,7 @@ pub(super) struct Known {
     pub(super) queue: Option<String>,
     /// `true` if workers come back to the session after some time, because its run has failed.
     pub(super) comes_back: bool,
-    /// `true` if its worker goes away, so another one goes on.
+    /// `true` if its worker gives its attempt back: it goes away, so another one goes on, or it has tried nothing.
     pub(super) is_handed_over: bool,
     /// The guards of the agent with which a worker goes on with the session.
     pub(super) guards: Vec<String>,

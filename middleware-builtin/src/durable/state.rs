@@ -30,7 +30,7 @@ pub(super) struct JobState {
     pub(super) submission: Option<Submission>,
     /// How the last start of a submitted job has failed.
     stopped: Option<Box<ErrorReport>>,
-    /// `true` if the worker goes away, so another one goes on.
+    /// `true` if the worker gives its attempt back: it goes away, so another one goes on, or it has tried nothing.
     pub(super) is_handed_over: bool,
     /// `true` if the next append counts the attempts of workers from 0 again.
     gets_on: bool,

@@ -372,7 +372,9 @@ impl Working {
             Ok(Err(error)) => error,
             Err(panic) => Error::new(format!("its run has panicked: {panic}")),
         };
-        taken.owner().inspect(|owner| owner.journal().disown());
+        if let Some(owner) = taken.owner() {
+            owner.journal().disown();
+        }
         match self.keep(&taken).await {
             // The run has claimed the entry, and stored its end.
             Err(StoreError::Conflict { .. } | StoreError::Held { .. }) => {}

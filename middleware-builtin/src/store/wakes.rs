@@ -124,7 +124,8 @@ mod tests {
     #[test]
     fn a_watch_is_woken_by_what_it_waits_for_and_by_nothing_else() {
         let wakes = Wakes::new();
-        let (posts, work) = (wakes.watch_posts("a"), wakes.watch_work(["import", "a"]));
+        let posts = wakes.watch_posts("a");
+        let work = wakes.watch_work(["import", "a"]);
         wakes.posted("b");
         wakes.due("mail");
         assert_eq!([&posts, &work].map(is_woken), [false, false]);

@@ -93,7 +93,7 @@ impl Entries {
         let held_by: Option<String> = get(row, 2)?;
         let id = id.to_owned();
         match held_by {
-            // The revision may be that of a post that has come since: the author does not know it, so its next change is
+            // The revision may be the one of a later post. The author does not know this post, so its next change has to be
             // refused.
             _ if is_made && is_repeated && append.lease.is_none() && self.has_posts(connections, &id).await? => {
                 Ok(Revision::new(current.get() - 1))

@@ -40,10 +40,12 @@ impl Listener {
         Self { listening: Arc::new(listening), task: Mutex::default() }
     }
 
-    /// Returns the tasks that wait. Listens from the first call on, in the runtime of the caller, and again if that has ended.
+    /// Returns the tasks that wait. Listens from the first call on, in the runtime of the caller, and again if that has
+    /// ended.
     pub(super) fn wakes(&self) -> &Wakes {
         let mut task = self.task.lock();
-        if let (None | Some(true), Ok(runtime)) = (task.as_ref().map(AbortHandle::is_finished), Handle::try_current()) {
+        let listens = task.as_ref().is_some_and(|task| !task.is_finished());
+        if !listens && let Ok(runtime) = Handle::try_current() {
             *task = Some(runtime.spawn(Arc::clone(&self.listening).go_on()).abort_handle());
         }
         &self.listening.wakes

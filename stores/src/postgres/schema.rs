@@ -41,7 +41,8 @@ impl Schema {
     pub(super) fn sql(&self, role: &str) -> Result<String, StoreError> {
         let role = ROLE.replace("{role}", &quoted(role, "role")?);
         let steps: String = (1..).zip(FILES).map(|(format, file)| self.step(format, file)).collect();
-        let (schema, role) = (&self.quoted, self.named(&role));
+        let schema = &self.quoted;
+        let role = self.named(&role);
         // `IF NOT EXISTS` would need the right to create one also if it exists.
         let is_missing = format!("to_regnamespace('{schema}') IS NULL");
         let create = format!("DO $step$\nBEGIN\nIF {is_missing} THEN CREATE SCHEMA {schema};\nEND IF;\nEND\n$step$;");
@@ -50,7 +51,8 @@ impl Schema {
 
     /// Returns the SQL that changes the tables to a format, if they do not have it.
     fn step(&self, format: i32, file: &str) -> String {
-        let (schema, file) = (&self.quoted, self.named(file));
+        let schema = &self.quoted;
+        let file = self.named(file);
         let is_missing = match format {
             1 => format!("to_regclass('{schema}.format') IS NULL"),
             _ => format!("(SELECT version FROM {schema}.format) < {format}"),

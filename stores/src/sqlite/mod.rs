@@ -112,7 +112,8 @@ impl Store for SqliteStore {
     fn post<'a>(&'a self, id: &'a str, post: &'a Post) -> BoxFuture<'a, Result<Posted, StoreError>> {
         Box::pin(async move {
             post.check(id)?;
-            let (to, post) = (id.to_owned(), post.clone());
+            let to = id.to_owned();
+            let post = post.clone();
             let (posted, due) = self.0.worker.change(move |connection| posts::post(connection, &to, &post)).await?;
             match due {
                 Some(queue) => self.0.wakes.due(&queue),

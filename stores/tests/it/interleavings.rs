@@ -253,7 +253,7 @@ impl<'a, S: Store> Run<'a, S> {
 async fn all_orders(scripts: &[Script]) -> Vec<Vec<usize>> {
     let store = MemoryStore::new();
     let mut orders = Vec::new();
-    // Of the actors that have calls left, the one that makes the next call, and their number.
+    // The actor that makes each call, counted among the actors with calls left, and the number of these.
     let mut choices: Vec<(usize, usize)> = Vec::new();
     loop {
         let mut run = Run::new(&store, format!("{}", orders.len()), scripts).await;

@@ -57,7 +57,8 @@ async fn a_store_of_one_process_wakes_its_clones() -> Result<(), StoreError> {
 async fn a_server_wakes_other_processes_also_after_a_crash() -> Result<(), StoreError> {
     let Some(server) = Own::start(&[]) else { return Ok(()) };
     let connect = connect(&server.url);
-    let (one, other) = (connect.clone().await?, connect.await?);
+    let one = connect.clone().await?;
+    let other = connect.await?;
     changes_of_one_wake_the_other(&one, &other, "a").await?;
     server.crash();
     server.restart();
@@ -71,7 +72,8 @@ async fn a_server_wakes_other_processes_also_after_a_crash() -> Result<(), Store
 async fn behind_a_pooler_of_transactions_another_url_is_listened_to() -> Result<(), StoreError> {
     let (Some(url), Some(pool)) = (shared(), pool()) else { return Ok(()) };
     let connect = connect(&pool).listen(url);
-    let (one, other) = (connect.clone().await?, connect.await?);
+    let one = connect.clone().await?;
+    let other = connect.await?;
     changes_of_one_wake_the_other(&one, &other, "a").await
 }
 
@@ -88,7 +90,8 @@ async fn the_sql_of_the_schema_changes_an_older_one_once_and_needs_no_right_to_c
 {
     let Some(url) = shared() else { return Ok(()) };
     let url = database(&url, "").await;
-    let (admin, role) = (admin(&url).await, new_name("owner"));
+    let admin = admin(&url).await;
+    let role = new_name("owner");
     let schema = create_older(&admin).await;
     let own = format!(
         "CREATE ROLE {role} LOGIN; REVOKE CREATE ON DATABASE {} FROM PUBLIC; ALTER SCHEMA \"{schema}\" OWNER TO {role};

@@ -157,7 +157,7 @@ impl fmt::Debug for Change {
 /// [`commit`](Self::commit) stores the changes of the entry's owner. One task of the journal, the *writer*, makes all
 /// appends, one after another: commits that wait at the same time are one append. While a run has a claim, the writer
 /// renews the lease every third of it, by an append that also has the changes that wait, and looks for
-/// [posts](Store::post) each second.
+/// [posts](Store::post) when the store [wakes](Store::wakes) it, and each second.
 ///
 /// The writer runs in the tokio runtime in which it was first needed, and ends when there is no claim and no request.
 /// If its runtime is dropped, the next request starts another.
@@ -211,8 +211,8 @@ impl Journal {
     }
 
     /// Goes on under the name of a worker that has [taken](Store::take) the entry for a lease, so that the next claim of this
-    /// journal takes over what the worker holds. `at` is when the store had returned it. This reads the entry first, unless it was read since, and returns
-    /// [`StoreError::Conflict`] if another process has changed it since it was taken.
+    /// journal takes over what the worker holds. `at` is when the store had returned it. This reads the entry first, unless
+    /// it was read since, and returns [`StoreError::Conflict`] if another process has changed it since it was taken.
     ///
     /// # Errors
     ///

@@ -110,7 +110,9 @@ pub(crate) fn job(folder: &Path) -> impl Runnable<Input = Order, Output = Done> 
         }
     }));
     runnable_fn("job", move |order: Order, ctx: RunContext| {
-        let (effects, charges, note) = (effects.clone(), Arc::clone(&charges), Arc::clone(&note));
+        let effects = effects.clone();
+        let charges = Arc::clone(&charges);
+        let note = Arc::clone(&note);
         async move {
             effects.add(Deed::Run, &order.id)?;
             if order.kind == Kind::Poison {

@@ -177,7 +177,8 @@ impl Parent {
                 }
                 for question in &head.questions {
                     if head.status == EntryStatus::Waiting && asked.insert((head.id.clone(), question.id.clone())) {
-                        let (parent, id) = (Arc::clone(self), head.id.clone());
+                        let parent = Arc::clone(self);
+                        let id = head.id.clone();
                         if head.kind == SESSION {
                             answering.spawn(parent.answer_session(id));
                         } else {

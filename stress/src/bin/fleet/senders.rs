@@ -32,7 +32,7 @@ impl Parent {
     async fn open(&self, id: &str) -> Result<Vec<Session>> {
         let sessions = self.stores.each_ref().map(|store| Session::open(store, id).into_future());
         let sessions = try_join_all(sessions).await?;
-        // Those that were open already may be out of date.
+        // A session that was open already may be out of date.
         try_join_all(sessions.iter().map(Session::refresh)).await?;
         Ok(sessions)
     }

@@ -57,14 +57,18 @@ impl Work {
         mut pause: impl FnMut(usize) -> Duration,
     ) {
         for (n, job) in self.jobs.iter().enumerate() {
-            let (parent, job, pause) = (Arc::clone(parent), job.clone(), pause(n));
+            let parent = Arc::clone(parent);
+            let job = job.clone();
+            let pause = pause(n);
             submitting.spawn(async move {
                 sleep(pause).await;
                 parent.submit(job).await;
             });
         }
         for (n, talk) in self.talks.iter().enumerate() {
-            let (parent, talk, pause) = (Arc::clone(parent), talk.clone(), pause(n * JOBS));
+            let parent = Arc::clone(parent);
+            let talk = talk.clone();
+            let pause = pause(n * JOBS);
             submitting.spawn(async move {
                 sleep(pause).await;
                 parent.talk(talk).await;
