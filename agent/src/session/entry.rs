@@ -239,6 +239,9 @@ impl SessionEntry {
             claim.release().await.map_err(not_stored)?;
             return Err(Error::aborted(reason));
         }
+        if let Some(log) = self.log.upgrade() {
+            Session::of_log(log).meet_deadlines(self).await.map_err(not_stored)?;
+        }
         let known = &mut *self.known.lock();
         known.had_new |= take(&mut known.has_new);
         (known.is_reloaded, known.comes_back) = (false, false);

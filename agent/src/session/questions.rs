@@ -219,7 +219,7 @@ impl Session {
     }
 
     /// Sets the deadline with which a question was first asked, by the clock of the store. If it is over, the question gets
-    /// its answer, which is returned.
+    /// its answer, which is returned, unless a store keeps the session: somebody may answer it now, so the next run does.
     pub(crate) fn meet_deadline(&self, question: &mut Interrupt) -> Option<Answer> {
         let entry = self.log.entry();
         let now = entry.map_or_else(SystemTime::now, |entry| entry.journal.now());
@@ -228,13 +228,30 @@ impl Session {
         }
         let state = &mut *self.log.lock();
         let session = state.session(&self.view);
-        let known = session.open_calls().flat_map(|call| &call.questions).find(|known| known.id() == question.id);
-        if let Some(first) = &known?.asked.question.deadline {
+        let known = session.open_calls().flat_map(|call| &call.questions).find(|known| known.id() == question.id)?;
+        if let Some(first) = &known.asked.question.deadline {
             question.deadline = Some(first.clone());
+        }
+        // An answer that did not fit is there still.
+        if entry.is_some() && known.answer.is_none() {
+            return None;
         }
         let answer = question.deadline.clone().filter(|answer| answer.at.is_some_and(|at| at <= now))?;
         let record = Record::Answered { id: question.id.clone(), answer: answer.clone() };
         state.push(&self.view, record).ok().map(|()| answer)
+    }
+
+    /// Answers the questions whose deadlines are over, as any process answers them: another one may have been first (F5).
+    pub(super) async fn meet_deadlines(&self, entry: &SessionEntry) -> Result<(), StoreError> {
+        let now = entry.journal.now();
+        for (id, answer) in self.read(|session| session.overdue(now)) {
+            match self.answer_stored(entry, &id, &answer).await {
+                Err(AnswerError::NotStored { error, .. }) => return Err(error),
+                // Somebody was first.
+                Ok(()) | Err(_) => {}
+            }
+        }
+        Ok(())
     }
 
     /// Returns the key of the answer to a question among what is sent to the session.
@@ -314,7 +331,9 @@ fn check_value(
     if is_too_deep(value) {
         return Err(AnswerError::TooDeep { id });
     }
-    match refused_by(question, value) {
+    // The answer of a deadline needs no choice.
+    let is_default = question.deadline.as_ref().is_some_and(|deadline| deadline.value == *value);
+    match refused_by(question, value).filter(|_| !is_default) {
         Some(allowed) => Err(AnswerError::NotAllowed { id, answer: value.clone(), allowed }),
         None => Ok(()),
     }
@@ -342,6 +361,14 @@ impl Conversation {
         let of_calls = calls.flat_map(|(_, call)| call.waiting()).map(|waiting| &waiting.asked.question);
         let stuck = self.stuck.as_ref().filter(|stuck| stuck.answer.is_none()).map(|stuck| &stuck.question);
         of_calls.chain(stuck).collect()
+    }
+
+    /// Returns the answers of the open questions whose deadlines are over, by the ids of the questions.
+    fn overdue(&self, now: SystemTime) -> Vec<(String, Answer)> {
+        let is_over = |answer: &&Answer| answer.at.is_some_and(|at| at <= now);
+        let of =
+            |question: &&Interrupt| Some((question.id.clone(), question.deadline.as_ref().filter(is_over)?.clone()));
+        self.all_questions(self).iter().filter_map(of).collect()
     }
 
     /// Returns `true` if open calls, also of sessions below, have answers, and no question is open.

@@ -93,6 +93,7 @@ impl JobRun {
         if let Some(output) = self.find(job, input)? {
             return Ok(Some(output));
         }
+        job.meet_deadlines().await?;
         let revision = job
             .commit(|state| {
                 if state.input.is_none() {

@@ -282,18 +282,28 @@ impl JobState {
     }
 
     /// Keeps the first deadline of a question, also in the question. If it is over, answers the question, and returns
-    /// `true`. `now` is the time by the clock of the store.
+    /// `true`, unless the question was open before this start: somebody may answer it now, so the next start answers it.
+    /// `now` is the time by the clock of the store.
     pub(super) fn meet_deadline(&mut self, question: &mut Interrupt, now: SystemTime) -> Result<bool> {
         let Some(deadline) = &mut question.deadline else { return Ok(false) };
+        // An answer that did not fit is there still.
+        let was_open = self.deadlines.contains_key(&question.id) && self.answers.get(&question.id).is_none();
         match self.deadlines.get(&question.id) {
             Some(first) => deadline.clone_from(first),
             None => self.push(Record::Deadlines([(question.id.clone(), deadline.clone())].into()))?,
         }
-        let is_over = deadline.at.is_some_and(|at| at <= now);
+        let is_over = !was_open && deadline.at.is_some_and(|at| at <= now);
         if is_over {
             self.push(Record::Answered([(question.id.clone(), deadline.clone())].into()))?;
         }
         Ok(is_over)
+    }
+
+    /// Returns the answers of the open questions whose deadlines are over, by the ids of the questions.
+    pub(super) fn overdue(&self, now: SystemTime) -> Vec<(String, Answer)> {
+        let is_over = |deadline: &&Answer| deadline.at.is_some_and(|at| at <= now);
+        let of = |id: &String| Some((id.clone(), self.deadlines.get(id).filter(is_over)?.clone()));
+        self.questions.iter().filter_map(|question| of(&question.id)).collect()
     }
 
     /// Records the end of a start, with the questions that were asked.

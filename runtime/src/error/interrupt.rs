@@ -60,7 +60,7 @@ impl Interrupt {
 
     /// Sets a deadline, and the answer that counts then. A job, such as a run with `Durable`, and the session of an agent
     /// keep it from the first time that they ask the question: later starts do not move it. The question interrupts the
-    /// run nevertheless, and its lists show the [`deadline`](Self::deadline). If it has no answer when it is asked after
+    /// run nevertheless, and its lists show the [`deadline`](Self::deadline). If it has no answer when a run goes on after
     /// this time, they store this one. An earlier answer wins, and a later one is an error.
     ///
     /// Other runs only show the deadline.

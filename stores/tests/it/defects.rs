@@ -150,9 +150,8 @@ impl Defective {
             && found.revision == append.head.revision
             && found.holder.is_none_or(|holder| holder.by == append.by)
         {
-            for _ in 0..50 {
-                tokio::task::yield_now().await;
-            }
+            // Longer than the leases of the test.
+            tokio::time::sleep(Duration::from_millis(5)).await;
             if let Some(found) = head().await? {
                 late.head.revision = found.revision;
                 late.by = found.holder.map_or(late.by, |holder| holder.by);

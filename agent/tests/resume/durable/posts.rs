@@ -7,12 +7,13 @@ use std::time::Duration;
 use emitree_agent::{Agent, AgentRun, AnswerError, ChatModel, Reply, ScriptedModel, Session, Tool, tool_fn};
 use emitree_middleware::approval::{Approval, Decision};
 use emitree_middleware::store::{EntryHead, EntryStatus, MemoryStore, Store};
-use emitree_runtime::{Answer, Error, Result, RunContext};
+use emitree_runtime::{Answer, Error, Interrupt, Result, RunContext};
+use parking_lot::Mutex;
 use serde_json::json;
 use tokio::sync::Semaphore;
 
 use super::process::{Kill, Process};
-use crate::support::{Log, Text, texts};
+use crate::support::{Log, Text, results, texts};
 
 const ID: &str = "order-17";
 
@@ -265,5 +266,36 @@ async fn an_answer_whose_process_was_killed_behind_it_is_there_when_the_session_
     assert!(session.questions().is_empty());
     assert_eq!(agent.resume(&session).await?.text(), "Done.");
     assert_eq!(log.lines(), ["waits", "paid Ada"]);
+    Ok(())
+}
+
+/// F5
+#[tokio::test]
+async fn an_answer_that_is_sent_after_a_deadline_was_met_is_refused() -> Result<()> {
+    let (store, theirs, told) = (MemoryStore::new(), Arc::new(Mutex::new(None::<Session>)), Log::default());
+    let paint = {
+        let (theirs, told) = (Arc::clone(&theirs), told.clone());
+        tool_fn("paint", "Paints", move |_: Text, ctx: RunContext| {
+            let theirs = theirs.lock().take();
+            let told = told.clone();
+            async move {
+                if let Some(theirs) = theirs {
+                    let answered = theirs.answer(&theirs.questions()[0].id, json!("red")).await;
+                    told.add(answered.expect_err("it has an answer").to_string());
+                }
+                let soon = Duration::from_millis(20);
+                ctx.ask::<String>(Interrupt::new("colour", json!({})).with_deadline(soon, json!("grey")))
+            }
+        })?
+    };
+    let model = ScriptedModel::new("test").calls([("paint", json!({"text": "the wall"}))]).text("Done.");
+    let agent = Agent::builder("painter", ChatModel::new(model)?).tool(paint.idempotent()).build()?;
+    let session = Session::open(&Process::of(&store), ID).await?;
+    assert!(agent.ask("Paint.").session(&session).await.expect_err("a question").is_interrupted());
+    *theirs.lock() = Some(Session::open(&Process::of(&store), ID).await?);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    agent.resume(&session).await?;
+    assert_eq!(results(session.history().messages()), ["grey"]);
+    assert!(told.lines()[0].contains("was answered with \"grey\""), "{:?}", told.lines());
     Ok(())
 }

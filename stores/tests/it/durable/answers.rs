@@ -12,10 +12,14 @@ use emitree_middleware::store::{
 use emitree_runtime::{Answer, Interrupt, Result, RunContext, Runnable, runnable_fn};
 use futures_util::future::{BoxFuture, join};
 use serde_json::json;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
+use tokio::time::sleep;
 
 use super::ID;
 use super::kill::{Killer, OfProcess};
+
+/// The time after which a question gets its own answer.
+const SOON: Duration = Duration::from_millis(20);
 
 /// The work of another process, which it does once.
 type Meanwhile = Mutex<Option<BoxFuture<'static, ()>>>;
@@ -28,6 +32,7 @@ struct Slow {
     after_load: Arc<Meanwhile>,
     /// The reply to this append is lost.
     after_append: Arc<Meanwhile>,
+    after_post: Arc<Meanwhile>,
     has_loaded: Arc<Notify>,
 }
 
@@ -39,8 +44,9 @@ impl fmt::Debug for Slow {
 
 impl Slow {
     fn new(store: &MemoryStore) -> Self {
-        let (after_load, after_append) = Default::default();
-        Self { id: StoreId::new(), store: store.clone(), after_load, after_append, has_loaded: Arc::default() }
+        let (after_load, after_append, after_post) = Default::default();
+        let has_loaded = Arc::default();
+        Self { id: StoreId::new(), store: store.clone(), after_load, after_append, after_post, has_loaded }
     }
 }
 
@@ -74,7 +80,13 @@ impl Store for Slow {
     }
 
     fn post<'a>(&'a self, id: &'a str, post: &'a Post) -> BoxFuture<'a, Result<Posted, StoreError>> {
-        self.store.post(id, post)
+        Box::pin(async move {
+            let posted = self.store.post(id, post).await;
+            if let Some(meanwhile) = take(&self.after_post) {
+                meanwhile.await;
+            }
+            posted
+        })
     }
 
     fn posts<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<Vec<Post>, StoreError>> {
@@ -119,6 +131,48 @@ async fn asked() -> (MemoryStore, String) {
     start(elsewhere(&store)).await.expect_err("a question");
     let question = elsewhere(&store).questions().await.expect("a store").remove(0);
     (store, question.id)
+}
+
+/// F5
+#[tokio::test]
+async fn of_a_deadline_and_an_answer_that_is_sent_after_the_claim_one_counts() {
+    for is_late in [false, true] {
+        let (store, sent) = (MemoryStore::new(), Arc::new(Notify::new()));
+        let start = async |job: Durable, is_sent: Arc<Notify>| {
+            let asks = runnable_fn("job", move |(): (), ctx: RunContext| {
+                let is_sent = Arc::clone(&is_sent);
+                async move {
+                    is_sent.notified().await;
+                    let question = Interrupt::new("who", json!({})).with_deadline(SOON, json!("nobody"));
+                    ctx.ask::<String>(question)
+                }
+            });
+            asks.run(()).middleware(job).await
+        };
+        sent.notify_one();
+        start(elsewhere(&store), Arc::clone(&sent)).await.expect_err("a question");
+        let question = elsewhere(&store).questions().await.expect("a store").remove(0);
+        sleep(2 * SOON).await;
+
+        let slow = Slow::new(&store);
+        let other = elsewhere(&store);
+        let send = Arc::clone(&sent);
+        let answers = async move {
+            let answered = other.answer(&question.id, json!("Ada")).await;
+            send.notify_one();
+            answered
+        };
+        let meanwhile = if is_late { &slow.after_post } else { &slow.after_append };
+        let (tell, told) = oneshot::channel();
+        *meanwhile.lock().expect("a lock") = Some(Box::pin(async { _ = tell.send(answers.await) }));
+        let output = start(Durable::new(&slow, ID), sent).await.expect("an output");
+        let told = told.await.expect("an answer");
+        match is_late {
+            false => told.expect("the first answer"),
+            true => assert!(told.expect_err("too late").find::<AlreadyAnswered>().is_some()),
+        }
+        assert_eq!(output, if is_late { "nobody" } else { "Ada" });
+    }
 }
 
 /// F5
