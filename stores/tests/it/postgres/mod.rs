@@ -39,7 +39,7 @@ async fn a_store_behind_pgbouncer_in_transaction_mode_keeps_the_contract() {
 async fn a_store_keeps_the_contract_under_each_isolation_level() {
     let Some(url) = shared() else { return };
     // In the long form, more than 1,000 releases race against posts, and more than 1,000 renewals against takes.
-    let times = repeats(4);
+    let times = repeats(3);
     let levels = ["read uncommitted", "read committed", "repeatable read", "serializable"];
     let keeps_the_contract = levels.map(async |level| {
         // The order of texts is not that of bytes.

@@ -3,10 +3,11 @@
 use std::error::Error;
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use emitree_middleware::store::{Append, EntryHead, Filter, Post, Revision, Store, StoreError};
 use emitree_stores::SqliteStore;
-use rusqlite::{Connection, TransactionBehavior};
+use rusqlite::{Connection, ErrorCode, TransactionBehavior};
 
 use super::{append, new_path, open};
 
@@ -35,9 +36,14 @@ async fn a_file_that_is_no_store_is_refused_and_stays_as_it_was() {
     Connection::open(&other).and_then(|db| db.execute_batch("CREATE TABLE song (title TEXT)")).expect("a database");
     let newer = folder.path().join("newer.db");
     drop(open(&newer).await);
-    Connection::open(&newer)
-        .and_then(|db| db.execute_batch("PRAGMA user_version = 6; PRAGMA journal_mode = DELETE"))
-        .expect("a version");
+    let set_version = || {
+        let db = Connection::open(&newer)?;
+        db.execute_batch("PRAGMA user_version = 6; PRAGMA journal_mode = DELETE")
+    };
+    // A store that was dropped closes its file in its thread.
+    while set_version().is_err_and(|error| error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy)) {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
     let table = [
         (&text, "cannot be opened: it is not a SQLite database; name another file", "file is not a database"),
         (&other, "cannot be opened", "it is a database of another program: name another file"),
