@@ -245,10 +245,9 @@ impl Session {
     pub(super) async fn meet_deadlines(&self, entry: &SessionEntry) -> Result<(), StoreError> {
         let now = entry.journal.now();
         for (id, answer) in self.read(|session| session.overdue(now)) {
-            match self.answer_stored(entry, &id, &answer).await {
-                Err(AnswerError::NotStored { error, .. }) => return Err(error),
-                // Somebody was first.
-                Ok(()) | Err(_) => {}
+            // Another error says that somebody was first.
+            if let Err(AnswerError::NotStored { error, .. }) = self.answer_stored(entry, &id, &answer).await {
+                return Err(error);
             }
         }
         Ok(())

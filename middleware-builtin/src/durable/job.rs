@@ -75,9 +75,10 @@ impl Job {
     pub(super) async fn meet_deadlines(&self) -> Result<()> {
         let overdue = self.state.lock().overdue(self.journal.now());
         for (id, answer) in overdue {
-            match self.post_answer(&id, &answer).await {
-                Err(error) if error.find::<AlreadyAnswered>().is_none() => return Err(error),
-                _ => {}
+            if let Err(error) = self.post_answer(&id, &answer).await
+                && error.find::<AlreadyAnswered>().is_none()
+            {
+                return Err(error);
             }
         }
         Ok(())

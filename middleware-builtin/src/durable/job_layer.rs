@@ -100,7 +100,7 @@ impl JobRun {
                     state.push(Record::Input { format: FORMAT, input: input.clone() })?;
                 }
                 state.status = state.idle();
-                state.ask(Vec::new())
+                state.ask_again()
             })
             .await?;
         if let Ok(fence) = revision.get().try_into() {

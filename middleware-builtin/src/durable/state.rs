@@ -50,6 +50,8 @@ pub(super) struct JobState {
 pub(super) struct Start {
     /// Aborts the run of the job. Set while it is under way.
     pub(super) run: Option<AbortHandle>,
+    /// The ids of the questions that were open before.
+    open: BTreeSet<String>,
     /// The steps that were started.
     used: BTreeSet<String>,
     /// The steps that were executed, or answered with their error.
@@ -281,18 +283,22 @@ impl JobState {
         if self.questions == questions { Ok(()) } else { self.push(Record::Questions(questions)) }
     }
 
+    /// Closes the open questions: the start that begins asks them again.
+    pub(super) fn ask_again(&mut self) -> Result<()> {
+        self.start.open = self.questions.iter().map(|question| question.id.clone()).collect();
+        self.ask(Vec::new())
+    }
+
     /// Keeps the first deadline of a question, also in the question. If it is over, answers the question, and returns
     /// `true`, unless the question was open before this start: somebody may answer it now, so the next start answers it.
     /// `now` is the time by the clock of the store.
     pub(super) fn meet_deadline(&mut self, question: &mut Interrupt, now: SystemTime) -> Result<bool> {
         let Some(deadline) = &mut question.deadline else { return Ok(false) };
-        // An answer that did not fit is there still.
-        let was_open = self.deadlines.contains_key(&question.id) && self.answers.get(&question.id).is_none();
         match self.deadlines.get(&question.id) {
             Some(first) => deadline.clone_from(first),
             None => self.push(Record::Deadlines([(question.id.clone(), deadline.clone())].into()))?,
         }
-        let is_over = !was_open && deadline.at.is_some_and(|at| at <= now);
+        let is_over = !self.start.open.contains(&question.id) && deadline.at.is_some_and(|at| at <= now);
         if is_over {
             self.push(Record::Answered([(question.id.clone(), deadline.clone())].into()))?;
         }
