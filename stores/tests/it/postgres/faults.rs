@@ -11,7 +11,9 @@ use tokio::sync::mpsc;
 use tokio::task::yield_now;
 
 use super::proxy::{Network, Proxy};
-use super::server::{Own, admin, connect, database, database_of, new_name, schema_of, shared, store, with_user};
+use super::server::{
+    Own, admin, connect, connected, database, database_of, new_name, schema_of, shared, store, with_user,
+};
 
 const CUTS: [Network; 5] = [
     Network::Closes,
@@ -44,7 +46,7 @@ pub(super) async fn beside(url: &str, store: &PostgresStore) -> PostgresStore {
 async fn a_change_whose_reply_is_lost_is_made_once_and_its_caller_is_told_its_own_revision() {
     let Some(url) = shared() else { return };
     let proxy = Proxy::start(&url).await;
-    let store = connect(&proxy.url).deadline(Duration::from_millis(200)).await.expect("a store");
+    let store = connected(connect(&proxy.url).deadline(Duration::from_millis(200))).await;
     let other = beside(&url, &store).await;
     let mut revision = Revision::NONE;
     for (n, cut) in CUTS.into_iter().enumerate() {
@@ -75,7 +77,7 @@ async fn a_change_whose_reply_is_lost_is_made_once_and_its_caller_is_told_its_ow
 async fn a_post_whose_reply_is_lost_is_kept_once_and_its_sender_is_told_so() {
     let Some(url) = shared() else { return };
     let proxy = Proxy::start(&url).await;
-    let store = connect(&proxy.url).deadline(Duration::from_millis(200)).await.expect("a store");
+    let store = connected(connect(&proxy.url).deadline(Duration::from_millis(200))).await;
     let other = beside(&url, &store).await;
     let mut revision = store.append(&append("a", Revision::NONE, "1")).await.expect("stored");
     // The last one is about appends.
@@ -114,7 +116,7 @@ async fn a_connection_that_does_not_answer_is_closed_although_replies_are_pendin
     let Some(url) = shared() else { return };
     let proxy = Proxy::start(&url).await;
     let connect = connect(&proxy.url).deadline(Duration::from_millis(250)).patience(Duration::ZERO);
-    let store = connect.await.expect("a store");
+    let store = connected(connect).await;
     proxy.set(Network::SwallowsReplies);
     for _ in 0..10 {
         let results = join_all((0..8).map(|_| store.load("a"))).await;
@@ -143,7 +145,7 @@ async fn after_its_patience_a_call_fails_and_says_how_often_it_was_tried() {
     let Some(url) = shared() else { return };
     let proxy = Proxy::start(&url).await;
     let connect = connect(&proxy.url).deadline(Duration::from_millis(200)).patience(Duration::from_millis(500));
-    let store = connect.await.expect("a store");
+    let store = connected(connect).await;
     for (cut, remedy) in [(Network::Closes, ""), (Network::SwallowsBoth, ": check the network, or raise the deadline")]
     {
         proxy.set(cut);
@@ -151,7 +153,7 @@ async fn after_its_patience_a_call_fails_and_says_how_often_it_was_tried() {
         let message = error.to_string();
         let name = proxy.url.replace("?sslmode=disable", "");
         assert!(message.starts_with(&format!("`{name}` could not be written for ")), "{message}");
-        assert!(message.contains("ms, in ") && message.ends_with(&format!("tries{remedy}")), "{message}");
+        assert!(message.contains("s, in ") && message.ends_with(&format!("tries{remedy}")), "{message}");
         assert!(error.source().is_some(), "{error:?}");
     }
 }
@@ -234,7 +236,7 @@ async fn a_server_that_is_full_is_asked_again() {
 #[tokio::test]
 async fn a_statement_that_waits_for_a_lock_is_sent_again_and_made_once() {
     let Some(url) = shared() else { return };
-    let store = connect(&url).deadline(Duration::from_millis(250)).await.expect("a store");
+    let store = connected(connect(&url).deadline(Duration::from_millis(250))).await;
     let first = store.append(&append("a", Revision::NONE, "1")).await.expect("stored");
     let (other, admin) = (beside(&url, &store).await, admin(&url).await);
     let lock = format!("BEGIN; LOCK TABLE {}.part IN EXCLUSIVE MODE", schema_of(&store));
@@ -268,14 +270,14 @@ async fn a_store_that_is_dropped_closes_its_connections() {
 }
 
 /// Appends numbers to an entry until it has as many parts, and sends each number that was stored.
-async fn append_numbers(store: PostgresStore, id: String, parts: usize, stored: mpsc::UnboundedSender<()>) {
+async fn append_numbers(store: PostgresStore, id: String, parts: usize, stored: mpsc::Sender<()>) {
     let mut revision = Revision::NONE;
     for n in 0..parts {
         revision = match store.append(&append(&id, revision, n.to_string())).await {
             Ok(revision) => revision,
             Err(error) => panic!("{id}: {error}, {:?}", error.source()),
         };
-        stored.send(()).expect("the test waits");
+        stored.send(()).await.expect("the test waits");
     }
 }
 
@@ -284,7 +286,8 @@ async fn append_numbers(store: PostgresStore, id: String, parts: usize, stored: 
 async fn assert_each_once(store: PostgresStore, other: &PostgresStore, happens: impl AsyncFn(usize)) {
     const ENTRIES: usize = 8;
     const PARTS: usize = 60;
-    let (sender, mut stored) = mpsc::unbounded_channel();
+    // So the appends are not far ahead of what happens.
+    let (sender, mut stored) = mpsc::channel(1);
     let tasks: Vec<_> = (0..ENTRIES)
         .map(|entry| tokio::spawn(append_numbers(store.clone(), entry.to_string(), PARTS, sender.clone())))
         .collect();
@@ -310,7 +313,7 @@ async fn assert_each_once(store: PostgresStore, other: &PostgresStore, happens: 
 async fn each_change_is_made_once_by_a_network_that_fails_in_every_way() {
     let Some(url) = shared() else { return };
     let proxy = Arc::new(Proxy::start(&url).await);
-    let store = connect(&proxy.url).deadline(Duration::from_millis(300)).await.expect("a store");
+    let store = connected(connect(&proxy.url).deadline(Duration::from_millis(300))).await;
     let other = beside(&url, &store).await;
     assert_each_once(store.clone(), &other, async |n| {
         proxy.set(CUTS[n % CUTS.len()]);

@@ -13,7 +13,7 @@ use tokio::task::yield_now;
 
 use super::faults::beside;
 use super::proxy::{Network, Proxy};
-use super::server::{admin, connect, schema_of, shared};
+use super::server::{admin, connect, connected, schema_of, shared};
 
 const LONG: Duration = Duration::from_secs(600);
 
@@ -30,7 +30,7 @@ impl Stores {
     async fn new() -> Option<Self> {
         let url = shared()?;
         let proxy = Proxy::start(&url).await;
-        let store = connect(&proxy.url).deadline(Duration::from_millis(200)).await.expect("a store");
+        let store = connected(connect(&proxy.url).deadline(Duration::from_millis(200))).await;
         let other = beside(&url, &store).await;
         Some(Self { url, proxy, store, other })
     }

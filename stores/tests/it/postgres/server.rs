@@ -113,6 +113,16 @@ pub(crate) fn connect(url: &str) -> ConnectPostgres {
     PostgresStore::connect(url).schema(new_name("test"))
 }
 
+/// Connects, also if a busy server needs longer than a short deadline.
+pub(crate) async fn connected(connect: ConnectPostgres) -> PostgresStore {
+    for _ in 0..20 {
+        if let Ok(store) = connect.clone().await {
+            return store;
+        }
+    }
+    connect.await.expect("a store")
+}
+
 /// Returns a store in a schema that no other test uses.
 pub(crate) async fn store(url: &str) -> PostgresStore {
     connect(url).await.expect("a store")

@@ -16,12 +16,21 @@ use crate::sessions::{self, agent};
 
 /// The number of jobs and sessions that a worker goes on with at a time.
 const CONCURRENCY: usize = 8;
+/// How often a process tries to connect.
+const CONNECTIONS: usize = 5;
 /// How long a worker waits until it tries again to begin.
 const AGAIN: Duration = Duration::from_millis(100);
 
 /// Connects to the tables that the parent has created.
 pub(crate) async fn connect(url: &str, lease: Duration) -> Result<PostgresStore, StoreError> {
-    PostgresStore::connect(url).manage_schema(false).deadline(lease / 3).await
+    let connect = PostgresStore::connect(url).manage_schema(false).deadline(lease / 3);
+    // A busy server may need longer.
+    for _ in 1..CONNECTIONS {
+        if let Ok(store) = connect.clone().await {
+            return Ok(store);
+        }
+    }
+    connect.await
 }
 
 pub(crate) async fn work(url: &str, folder: &Path, lease: Duration) -> Result<()> {
