@@ -233,14 +233,14 @@ impl SessionEntry {
             known.guards.clear();
         }
         let claim = if is_in_job { self.journal.claim_when_free().await } else { self.journal.claim().await };
-        drop(claiming);
         let claim = claim.map_err(not_stored)?;
+        if let Some(log) = self.log.upgrade() {
+            Session::of_log(log).meet_deadlines(self).await;
+        }
+        drop(claiming);
         if let Some(reason) = self.take_stop() {
             claim.release().await.map_err(not_stored)?;
             return Err(Error::aborted(reason));
-        }
-        if let Some(log) = self.log.upgrade() {
-            Session::of_log(log).meet_deadlines(self).await.map_err(not_stored)?;
         }
         let known = &mut *self.known.lock();
         known.had_new |= take(&mut known.has_new);

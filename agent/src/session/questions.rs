@@ -242,15 +242,22 @@ impl Session {
     }
 
     /// Answers the questions whose deadlines are over, as any process answers them: another one may have been first (F5).
-    pub(super) async fn meet_deadlines(&self, entry: &SessionEntry) -> Result<(), StoreError> {
+    pub(super) async fn meet_deadlines(&self, entry: &SessionEntry) {
         let now = entry.journal.now();
         for (id, answer) in self.read(|session| session.overdue(now)) {
-            // Another error says that somebody was first.
-            if let Err(AnswerError::NotStored { error, .. }) = self.answer_stored(entry, &id, &answer).await {
-                return Err(error);
+            let Ok(key) = self.check_open(&id, &answer) else { continue };
+            match entry.post_answer(&key, &id, &answer).await {
+                Ok(Some(first)) if answer_in(&first).is_none() => {}
+                Err(StoreError::Full { .. } | StoreError::Invalid { .. }) => {}
+                Ok(_) => continue,
+                Err(error) => {
+                    tracing::warn!(question = id, %error, "the deadline of a question has to wait");
+                    continue;
+                }
             }
+            // Nobody can send an answer: the first one was taken and dropped, or the store takes none.
+            _ = self.take_answer_in(&mut self.log.lock(), &id, &answer);
         }
-        Ok(())
     }
 
     /// Returns the key of the answer to a question among what is sent to the session.
@@ -327,12 +334,14 @@ fn check_value(
     if let Some(first) = first {
         return Err(AnswerError::Answered { id, first: Box::new(first.clone()), asked: instead.map(Box::new) });
     }
+    // The session has the answer of the deadline already.
+    if question.deadline.as_ref().is_some_and(|deadline| deadline.value == *value) {
+        return Ok(());
+    }
     if is_too_deep(value) {
         return Err(AnswerError::TooDeep { id });
     }
-    // The answer of a deadline needs no choice.
-    let is_default = question.deadline.as_ref().is_some_and(|deadline| deadline.value == *value);
-    match refused_by(question, value).filter(|_| !is_default) {
+    match refused_by(question, value) {
         Some(allowed) => Err(AnswerError::NotAllowed { id, answer: value.clone(), allowed }),
         None => Ok(()),
     }

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
+use emitree_middleware::durable::STUCK;
 use emitree_middleware::store::{EntryHead, EntryStatus, OpenQuestion, Rest, Revision};
 use serde_json::{Map, Value};
 use uuid::Uuid;
@@ -158,6 +159,8 @@ impl Known {
         let due = match status {
             EntryStatus::Queued if self.comes_back => Some(Rest::backoff(attempts)),
             EntryStatus::Queued | EntryStatus::Running => Some(Duration::ZERO),
+            // A person decides first.
+            EntryStatus::Waiting if questions.iter().any(|question| question.kind == STUCK) => None,
             EntryStatus::Waiting => {
                 let deadline = questions.iter().filter_map(|question| question.deadline).min();
                 deadline.map(|at| at.duration_since(now).unwrap_or_default())

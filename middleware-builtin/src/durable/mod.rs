@@ -38,6 +38,7 @@ use crate::shared::own_events::OwnEvents;
 use crate::store::{EntryHead, EntryStatus, Lease, Store, StoreError};
 
 pub use events::{Answered, Unused};
+pub use record::STUCK;
 pub use submit::Submitted;
 pub use taken::{Adopted, TakenEntry};
 pub use worker::{RunningWorker, Worker};

@@ -134,8 +134,8 @@ impl AfterStuck {
     }
 }
 
-/// The kind of the question about a job whose processes are gone again and again.
-pub(super) const STUCK: &str = "worker.stuck";
+/// The kind of the question about an entry that a [`Worker`](super::Worker) has taken again and again without getting on.
+pub const STUCK: &str = "worker.stuck";
 
 /// The answer to the question about a step that had begun.
 #[derive(Debug, Deserialize)]

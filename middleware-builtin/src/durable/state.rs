@@ -22,7 +22,10 @@ pub(super) struct JobState {
     /// The end of the sleep until which the job was given back to its queue.
     asleep: Option<DateTime<Utc>>,
     questions: Vec<Interrupt>,
+    /// The answers that the runs of the job find. One that did not fit is removed.
     pub(super) answers: Answers,
+    /// The last answer to each question, also if it did not fit.
+    answered: BTreeMap<String, Answer>,
     /// The deadlines of questions, by their ids.
     deadlines: BTreeMap<String, Answer>,
     pub(super) published: BTreeMap<String, Value>,
@@ -123,6 +126,7 @@ impl JobState {
             asleep: None,
             questions: Vec::new(),
             answers: Answers::new(),
+            answered: BTreeMap::new(),
             deadlines: BTreeMap::new(),
             published: BTreeMap::new(),
             output: None,
@@ -187,6 +191,7 @@ impl JobState {
     /// Keeps an answer, which closes its question.
     fn keep_answer(&mut self, id: String, answer: Answer) {
         self.questions.retain(|question| question.id != id);
+        self.answered.insert(id.clone(), answer.clone());
         self.answers.answer(id, answer);
     }
 
@@ -240,10 +245,9 @@ impl JobState {
         });
         let sleeps = self.sleeps.iter().map(|(key, until)| Record::Sleeps { key: key.clone(), until: *until });
         let asleep = self.asleep.map(|until| Record::Asleep { until });
-        let answers = serde_json::from_value(serde_json::to_value(&self.answers)?)?;
         // An answer closes its question, and a question that was asked again is open in spite of it.
         let deadlines = Record::Deadlines(self.deadlines.clone());
-        let rest = [Record::Answered(answers), deadlines, Record::Questions(self.questions.clone())];
+        let rest = [Record::Answered(self.answered.clone()), deadlines, Record::Questions(self.questions.clone())];
         let published = (!self.published.is_empty()).then(|| Record::Published(self.published.clone()));
         let stopped = self.stopped.clone().map(Record::Stopped);
         let output = self.output.iter().map(|output| Record::Output(output.clone()));
@@ -328,7 +332,11 @@ impl JobState {
                 self.note_stop(error)?;
                 let last = error.interrupt().filter(|last| is_question(last));
                 asked.extend(last.filter(|last| asked.iter().all(|question| question.id != last.id)).cloned());
-                if self.start.is_woken && self.status == EntryStatus::Waiting {
+                let has_asked = !asked.is_empty();
+                // An answer may have come since, by a process that knew the question.
+                asked.retain(|question| self.answers.get(&question.id).is_none());
+                let is_answered = has_asked && asked.is_empty();
+                if (is_answered || self.start.is_woken) && self.status == EntryStatus::Waiting {
                     self.status = self.idle();
                 }
                 self.ask(asked)
@@ -409,7 +417,7 @@ impl JobState {
     /// Checks the answer to an open question. Returns the key under which the question gets one answer: a question that is
     /// asked again after an answer gets another one.
     pub(super) fn check_answer(&self, id: &str, answer: &Answer) -> Result<String> {
-        let first = self.answers.get(id);
+        let first = self.answered.get(id).cloned();
         let Some(question) = self.questions.iter().find(|question| question.id == id) else {
             if let Some(first) = first {
                 return Err(AlreadyAnswered { id: id.to_owned(), first }.into());
@@ -450,12 +458,13 @@ impl JobState {
     }
 
     /// Keeps an answer that was sent to the process that works on the job. A start under way has closed the question, and
-    /// finds the answer when it asks again.
+    /// finds the answer when it asks again, or when it has ended.
     pub(super) fn take_answer(&mut self, id: &str, answer: Answer) {
         let is_open = self.questions.iter().any(|question| question.id == id);
+        let was_open = self.start.open.remove(id) || !self.answered.contains_key(id);
         let kept = match is_open {
             true => self.answer(id, &answer),
-            false if self.answers.get(id).is_none() => self.push(Record::Answered([(id.to_owned(), answer)].into())),
+            false if was_open => self.push(Record::Answered([(id.to_owned(), answer)].into())),
             false => Err(Error::new("it has another answer, such as that of its deadline")),
         };
         if let Err(error) = kept {

@@ -9,7 +9,7 @@ use emitree_middleware::approval::{Approval, Decision};
 use emitree_middleware::store::{EntryHead, EntryStatus, MemoryStore, Store};
 use emitree_runtime::{Answer, Error, Interrupt, Result, RunContext};
 use parking_lot::Mutex;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
 use super::process::{Kill, Process};
@@ -297,5 +297,30 @@ async fn an_answer_that_is_sent_after_a_deadline_was_met_is_refused() -> Result<
     agent.resume(&session).await?;
     assert_eq!(results(session.history().messages()), ["grey"]);
     assert!(told.lines()[0].contains("was answered with \"grey\""), "{:?}", told.lines());
+    Ok(())
+}
+
+/// F5
+#[tokio::test]
+async fn the_answer_of_a_deadline_counts_although_nobody_could_send_it() -> Result<()> {
+    let deep = (0..100).fold(json!(1), |value, _| json!([value]));
+    for answer in [json!("x".repeat(600_000)), deep, json!("none of the choices")] {
+        let default = answer.clone();
+        let paint = tool_fn("paint", "Paints", move |_: Text, ctx: RunContext| {
+            let default = default.clone();
+            async move {
+                let question = Interrupt::new("colour", json!({"choices": ["red"]}));
+                let asked = ctx.ask::<Value>(question.with_deadline(Duration::from_millis(20), default))?;
+                Ok(asked.to_string().len())
+            }
+        })?;
+        let model = ScriptedModel::new("test").calls([("paint", json!({"text": "the wall"}))]).text("Done.");
+        let agent = Agent::builder("painter", ChatModel::new(model)?).tool(paint.idempotent()).build()?;
+        let session = Session::open(&Process::of(&MemoryStore::new()), ID).await?;
+        assert!(agent.ask("Paint.").session(&session).await.expect_err("a question").is_interrupted());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        agent.resume(&session).await?;
+        assert_eq!(results(session.history().messages()), [answer.to_string().len().to_string()]);
+    }
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! Answers and submissions that race with other processes, and replies of the store that are lost (F3, F5, M13).
 
 use std::fmt;
+use std::future::IntoFuture;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -172,6 +173,95 @@ async fn of_a_deadline_and_an_answer_that_is_sent_after_the_claim_one_counts() {
             true => assert!(told.expect_err("too late").find::<AlreadyAnswered>().is_some()),
         }
         assert_eq!(output, if is_late { "nobody" } else { "Ada" });
+    }
+}
+
+/// F5
+#[tokio::test]
+async fn an_answer_that_did_not_fit_leaves_a_place_for_another_also_after_the_parts_were_replaced() {
+    let store = MemoryStore::new();
+    let process = elsewhere(&store);
+    let start = async |number: u32| {
+        let asks = runnable_fn("job", move |(): (), ctx: RunContext| async move {
+            // Each start adds more than there was, so its end replaces all parts.
+            let step = runnable_fn("step", |text: String, _: RunContext| async move { Ok(text.len()) });
+            step.run("x".repeat(100_000 * 3_usize.pow(number))).key(number.to_string()).await?;
+            ctx.ask::<String>(Interrupt::new("who", json!({})))
+        });
+        asks.run(()).middleware(process.clone()).await
+    };
+    start(0).await.expect_err("a question");
+    let question = process.questions().await.expect("a store").remove(0);
+    for unfit in [1, 2] {
+        process.answer(&question.id, json!(unfit)).await.expect("an answer");
+        assert!(start(unfit).await.expect_err("it does not fit").is_interrupted());
+    }
+    elsewhere(&store).answer(&question.id, json!("Ada")).await.expect("an answer");
+    assert_eq!(start(3).await.expect("an output"), "Ada");
+}
+
+/// F5
+#[tokio::test]
+async fn an_answer_that_was_sent_to_a_start_under_way_counts_though_the_question_was_asked_or_its_deadline_is_over() {
+    for [is_asked, is_refused] in [[false, false], [false, true], [true, false], [true, true]] {
+        let (store, go) = (MemoryStore::new(), Arc::new(Notify::new()));
+        let goes = Arc::clone(&go);
+        let asks = runnable_fn("job", move |(): (), ctx: RunContext| {
+            let goes = Arc::clone(&goes);
+            async move {
+                let ask = || {
+                    let deadline = if is_asked { 1_000 * SOON } else { SOON };
+                    ctx.ask::<String>(Interrupt::new("who", json!({})).with_deadline(deadline, json!("nobody")))
+                };
+                let asked = if is_asked { Some(ask()) } else { None };
+                goes.notified().await;
+                asked.unwrap_or_else(ask)
+            }
+        });
+        let start = || asks.run(()).middleware(elsewhere(&store)).into_future();
+        go.notify_one();
+        start().await.expect_err("a question");
+        let question = elsewhere(&store).questions().await.expect("a store").remove(0);
+        if is_refused {
+            elsewhere(&store).answer(&question.id, json!(1)).await.expect("an answer");
+            go.notify_one();
+            assert!(start().await.expect_err("it does not fit").is_interrupted());
+        }
+        // This process has read the job before the next start closes the question.
+        let slow = Slow::new(&store);
+        let theirs = Durable::new(&slow, ID);
+        let running = start();
+        let (tell, claimed) = oneshot::channel();
+        *slow.after_load.lock().expect("a lock") = Some(Box::pin(async { _ = claimed.await }));
+        let sends = async {
+            let answers = theirs.answer(&question.id, json!("Ada"));
+            let begins = async {
+                let is_held =
+                    async || store.load(ID).await.expect("a store").is_some_and(|it| it.head.holder.is_some());
+                while !is_held().await {
+                    sleep(Duration::from_millis(1)).await;
+                }
+                _ = tell.send(());
+            };
+            join(answers, begins).await.0.expect("the first answer");
+            // The start takes it.
+            while store.load(ID).await.expect("a store").expect("an entry").head.posts > 0 {
+                sleep(Duration::from_millis(10)).await;
+            }
+            sleep(2 * SOON).await;
+            go.notify_one();
+        };
+        let ended = join(running, sends).await.0;
+        let output = match ended {
+            Ok(output) => output,
+            Err(error) => {
+                assert!(error.is_interrupted(), "{error}");
+                assert_eq!(elsewhere(&store).questions().await.expect("a store"), []);
+                go.notify_one();
+                start().await.expect("an output")
+            }
+        };
+        assert_eq!(output, "Ada", "{is_asked} {is_refused}");
     }
 }
 
