@@ -55,6 +55,8 @@ pub(super) struct Start {
     pub(super) run: Option<AbortHandle>,
     /// The ids of the questions that were open before.
     open: BTreeSet<String>,
+    /// The ids of the questions that other processes have answered since.
+    late: BTreeSet<String>,
     /// The steps that were started.
     used: BTreeSet<String>,
     /// The steps that were executed, or answered with their error.
@@ -289,7 +291,10 @@ impl JobState {
 
     /// Closes the open questions: the start that begins asks them again.
     pub(super) fn ask_again(&mut self) -> Result<()> {
-        self.start.open = self.questions.iter().map(|question| question.id.clone()).collect();
+        let ids = self.questions.iter().map(|question| &question.id);
+        // A start that was cut off may have closed a question, and a process that has read it before may still answer it.
+        let asked = self.deadlines.keys().filter(|id| !self.answered.contains_key(*id));
+        self.start.open = ids.chain(asked).cloned().collect();
         self.ask(Vec::new())
     }
 
@@ -333,8 +338,9 @@ impl JobState {
                 let last = error.interrupt().filter(|last| is_question(last));
                 asked.extend(last.filter(|last| asked.iter().all(|question| question.id != last.id)).cloned());
                 let has_asked = !asked.is_empty();
-                // An answer may have come since, by a process that knew the question.
-                asked.retain(|question| self.answers.get(&question.id).is_none());
+                // An answer that has come since the question was asked closes it, unless it was asked again and did not fit.
+                let has_answer = |id: &str| self.start.late.contains(id) && self.answers.get(id).is_some();
+                asked.retain(|question| !has_answer(&question.id));
                 let is_answered = has_asked && asked.is_empty();
                 if (is_answered || self.start.is_woken) && self.status == EntryStatus::Waiting {
                     self.status = self.idle();
@@ -464,7 +470,10 @@ impl JobState {
         let was_open = self.start.open.remove(id) || !self.answered.contains_key(id);
         let kept = match is_open {
             true => self.answer(id, &answer),
-            false if was_open => self.push(Record::Answered([(id.to_owned(), answer)].into())),
+            false if was_open => {
+                self.start.late.insert(id.to_owned());
+                self.push(Record::Answered([(id.to_owned(), answer)].into()))
+            }
             false => Err(Error::new("it has another answer, such as that of its deadline")),
         };
         if let Err(error) = kept {
