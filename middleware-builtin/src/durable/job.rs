@@ -218,7 +218,7 @@ impl Journaled for Job {
     fn take(&self, posts: &[Post]) -> Vec<Uuid> {
         for post in posts {
             match serde_json::from_slice(&post.body) {
-                Ok(Sent::Answer { id, answer }) => self.state.lock().take_answer(&id, answer),
+                Ok(Sent::Answer { id, answer }) => self.state.lock().take_answer(&id, answer, post.key.as_deref()),
                 Ok(Sent::Abort { reason }) => self.stop(&reason),
                 Ok(Sent::Wake) => self.state.lock().wake(),
                 Err(error) => {

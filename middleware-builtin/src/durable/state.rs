@@ -437,8 +437,13 @@ impl JobState {
             STUCK => _ = AfterStuck::read(answer)?,
             _ => {}
         }
-        let asked_again = first.and_then(|first| first.at).map(DateTime::<Utc>::from);
-        Ok(asked_again.map_or_else(|| id.to_owned(), |at| format!("{id} after {at:?}")))
+        Ok(self.place(id))
+    }
+
+    /// Returns the key of the next answer to a question.
+    fn place(&self, id: &str) -> String {
+        let last = self.answered.get(id).and_then(|last| last.at).map(DateTime::<Utc>::from);
+        last.map_or_else(|| id.to_owned(), |at| format!("{id} after {at:?}"))
     }
 
     /// Keeps the answer to an open question.
@@ -463,14 +468,13 @@ impl JobState {
         Ok(())
     }
 
-    /// Keeps an answer that was sent to the process that works on the job. A start under way has closed the question, and
-    /// finds the answer when it asks again, or when it has ended.
-    pub(super) fn take_answer(&mut self, id: &str, answer: Answer) {
+    /// Keeps an answer that was sent to the process that works on the job, under a key. A start under way has closed the
+    /// question, and finds the answer when it asks again, or when it has ended.
+    pub(super) fn take_answer(&mut self, id: &str, answer: Answer, key: Option<&str>) {
         let is_open = self.questions.iter().any(|question| question.id == id);
-        let was_open = self.start.open.remove(id) || !self.answered.contains_key(id);
         let kept = match is_open {
             true => self.answer(id, &answer),
-            false if was_open => {
+            false if key.is_none_or(|key| key == self.place(id)) => {
                 self.start.late.insert(id.to_owned());
                 self.push(Record::Answered([(id.to_owned(), answer)].into()))
             }
