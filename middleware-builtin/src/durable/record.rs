@@ -134,7 +134,7 @@ impl AfterStuck {
     }
 }
 
-/// The kind of the question about an entry that a [`Worker`](super::Worker) has taken again and again without getting on.
+/// The kind of the question that a [`Worker`](super::Worker) asks instead of going on with an entry.
 pub const STUCK: &str = "worker.stuck";
 
 /// The answer to the question about a step that had begun.

@@ -423,9 +423,8 @@ impl JobState {
     /// Checks the answer to an open question. Returns the key under which the question gets one answer: a question that is
     /// asked again after an answer gets another one.
     pub(super) fn check_answer(&self, id: &str, answer: &Answer) -> Result<String> {
-        let first = self.answered.get(id).cloned();
         let Some(question) = self.questions.iter().find(|question| question.id == id) else {
-            if let Some(first) = first {
+            if let Some(first) = self.answered.get(id).cloned() {
                 return Err(AlreadyAnswered { id: id.to_owned(), first }.into());
             }
             let open: Vec<_> = self.questions.iter().map(|question| format!("`{}`", question.id)).collect();

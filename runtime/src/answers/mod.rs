@@ -191,8 +191,8 @@ impl Answers {
 
     /// Calls a function for each question with a [deadline](Interrupt::with_deadline) that has no answer when it is asked
     /// through this value, for code that stores questions. The function sets the deadline that is stored. If this is over,
-    /// it [answers](Self::answer) the question here, and returns `true`. It belongs to this value as the function of
-    /// [`on_open`](Self::on_open) does.
+    /// it [answers](Self::answer) the question here, and returns `true`, or leaves it open, and returns `false`. It belongs
+    /// to this value as the function of [`on_open`](Self::on_open) does.
     #[must_use]
     pub fn on_deadline(mut self, call: impl Fn(&mut Interrupt) -> Result<bool> + Send + Sync + 'static) -> Self {
         self.on_deadline = Some(Arc::new(call));
